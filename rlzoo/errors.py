@@ -1,0 +1,27 @@
+"""The one exception a user of rlzoo is meant to read."""
+
+
+class UserError(ValueError):
+    """A configuration, dataset, reward or checkpoint that rlzoo refuses.
+
+    The message is one line that names the thing, its value and the remedy; the command line
+    prints it without a traceback and exits with status 2.
+    """
+
+
+def nearest(name: str, choices: "list[str]") -> str:
+    """Say ``did you mean 'x'?`` for the closest of the choices, or list them all.
+
+    Args:
+        name: What the user wrote.
+        choices: What would have been accepted.
+
+    Returns:
+        A clause to append to an error message.
+    """
+    import difflib
+
+    close = difflib.get_close_matches(name, choices, n=1)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return "choose from: " + ", ".join(sorted(choices))
