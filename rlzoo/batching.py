@@ -1,0 +1,166 @@
+"""Epochs, minibatches and micro-batches of an iteration. Pure, seeded, the same on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlzoo import ranks
+from rlzoo.errors import UserError
+from rlzoo.ops import Denominators
+from rlzoo.types import Experience
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows that go through the model together.
+
+    Attributes:
+        rows: (n,) long, rows of this rank's experience.
+        padding: True for a pass that only keeps ranks in step and must contribute exactly 0.
+    """
+
+    rows: Tensor
+    padding: bool = False
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """One optimizer step.
+
+    Attributes:
+        epoch: Which pass over the rollouts.
+        rows: (n,) long, this rank's rows.
+        denominators: Counts over all ranks.
+        micro_batches: As many on every rank.
+    """
+
+    epoch: int
+    rows: Tensor
+    denominators: Denominators
+    micro_batches: tuple[MicroBatch, ...]
+
+
+def check_divisible(prompts: int, group_size: int, minibatches: int, world_size: int) -> None:
+    """Refuse sizes that cannot be cut evenly.
+
+    Args:
+        prompts: P over all ranks.
+        group_size: G.
+        minibatches: Updates per epoch.
+        world_size: Number of ranks.
+
+    Raises:
+        UserError: Naming the rule and the nearest values that fit it.
+    """
+    total = prompts * group_size
+    if total % minibatches:
+        fits = [m for m in range(1, total + 1) if total % m == 0]
+        below = max(m for m in fits if m < minibatches) if minibatches > 1 else 1
+        above = min((m for m in fits if m > minibatches), default=total)
+        raise UserError(
+            f"model.minibatches {minibatches} does not divide data.prompts_per_iteration * "
+            f"model.group_size = {prompts} * {group_size} = {total}; use {below} or {above}"
+        )
+    if prompts % world_size:
+        below = prompts - prompts % world_size
+        raise UserError(
+            f"data.prompts_per_iteration {prompts} does not divide over {world_size} processes; "
+            f"use {below or world_size} or {below + world_size}"
+        )
+
+
+def order(prompts: int, epoch: int, seed: int) -> Tensor:
+    """Return the order of prompt positions in an epoch: as drawn first, then reshuffled.
+
+    Args:
+        prompts: P over all ranks.
+        epoch: Pass over the rollouts.
+        seed: Seed of the iteration.
+
+    Returns:
+        (P,) long; entry k is the position that stands k-th.
+    """
+    if epoch == 0:
+        return torch.arange(prompts)
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
+    return torch.randperm(prompts, generator=generator)
+
+
+def minibatches(
+    experience: Experience,
+    *,
+    prompts: int,
+    epochs: int,
+    count: int,
+    micro_batch_tokens: int,
+    seed: int,
+    keep: Tensor | None = None,
+) -> Iterator[Minibatch]:
+    """Yield the optimizer steps of an iteration, epoch by epoch.
+
+    A minibatch is a set of global rows, ``position * G + answer``, that does not depend on how
+    many ranks there are; it holds whole groups whenever ``count`` divides P.
+
+    Args:
+        experience: This rank's rows.
+        prompts: P over all ranks.
+        epochs: Passes over the rollouts.
+        count: Minibatches per epoch.
+        micro_batch_tokens: Most padded tokens, prompts included, in one micro-batch; a longer row
+            goes alone.
+        seed: Seed of the iteration.
+        keep: (N,) bool, rows worth scoring; the others still count in the denominators.
+
+    Yields:
+        One minibatch per optimizer step.
+    """
+    rollouts = experience.rollouts
+    group = rollouts.group_size
+    answers = torch.arange(len(rollouts)) % group
+    for epoch in range(epochs):
+        place = torch.empty(prompts, dtype=torch.long)
+        place[order(prompts, epoch, seed)] = torch.arange(prompts)
+        slots = place[rollouts.group_ids.cpu()] * group + answers
+        chosen = slots * count // (prompts * group)
+        for step in range(count):
+            rows = (chosen == step).nonzero().flatten().to(experience.mask.device)
+            denominators = Denominators.count(experience.mask[rows], rollouts.group_ids[rows])
+            scored = rows if keep is None else rows[keep[rows]]
+            yield Minibatch(
+                epoch, rows, denominators, micro_batches(experience, scored, micro_batch_tokens)
+            )
+
+
+def micro_batches(experience: Experience, rows: Tensor, max_tokens: int) -> tuple[MicroBatch, ...]:
+    """Cut rows into micro-batches of similar lengths, as many on every rank.
+
+    Args:
+        experience: This rank's rows.
+        rows: (n,) long, the rows to cut.
+        max_tokens: Most padded tokens in one micro-batch.
+
+    Returns:
+        At least one; ranks with less work are padded with passes that contribute 0.
+    """
+    rollouts = experience.rollouts
+    prompt_lengths = torch.tensor([len(rollouts.prompt(int(r)).token_ids) for r in rows.tolist()])
+    lengths = rollouts.lengths()[rows].cpu() + prompt_lengths.long()
+    by_length = lengths.argsort(descending=True, stable=True)
+    parts: list[list[int]] = []
+    for i in by_length.tolist():
+        if parts and (len(parts[-1]) + 1) * int(lengths[parts[-1][0]]) <= max_tokens:
+            parts[-1].append(i)
+        else:
+            parts.append([i])
+    wanted = max(1, ranks.max_over_ranks(len(parts), experience.mask.device))
+    while len(parts) < wanted and any(len(part) > 1 for part in parts):
+        longest = max(range(len(parts)), key=lambda k: len(parts[k]))
+        part = parts[longest]
+        parts[longest : longest + 1] = [part[: len(part) // 2], part[len(part) // 2 :]]
+    real = [MicroBatch(rows[torch.tensor(part, device=rows.device)]) for part in parts]
+    filler = MicroBatch(torch.zeros(1, dtype=torch.long, device=rows.device), padding=True)
+    return tuple(real + [filler] * (wanted - len(real)))

@@ -1,0 +1,177 @@
+"""Pure tensor functions shared by objectives and advantages. Shapes are (N, T) unless said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rlzoo import ranks
+
+LOG_RATIO_BOUND = 20.0
+"""Log-ratios are bounded to this before ``exp``, so that no ratio overflows."""
+
+Aggregation = Literal[
+    "token-mean", "sequence-mean", "sequence-sum", "constant-length", "prompt-mean"
+]
+KLEstimator = Literal["k1", "k2", "k3"]
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the last axis where the mask is True; 0 for a row with no True.
+
+    ``sum_t m_t x_t / max(1, sum_t m_t)``
+
+    Args:
+        values: (..., T); masked slots may hold NaN or inf.
+        mask: (..., T) bool.
+
+    Returns:
+        (..., 1).
+    """
+    total = torch.where(mask, values, values.new_zeros(())).sum(-1, keepdim=True)
+    return total / mask.sum(-1, keepdim=True).clamp(min=1)
+
+
+def bounded_exp(log_ratio: Tensor) -> Tensor:
+    """``exp(clamp(x, -20, 20))``: finite in value and gradient, unchanged for healthy ratios."""
+    return log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+
+
+def token_ratio(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
+    """Importance ratio per token, ``r_t = exp(log_probs_t - old_log_probs_t)``, (N, T)."""
+    return bounded_exp(log_probs - old_log_probs)
+
+
+def sequence_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    """Length-normalised importance ratio per answer.
+
+    ``s = exp( (1/|y|) sum_t (log_probs_t - old_log_probs_t) )``
+
+    Source: GSPO, arXiv 2507.18071, eq. 7.
+
+    Args:
+        log_probs: (N, T).
+        old_log_probs: (N, T).
+        mask: (N, T) bool; |y| is the number of True.
+
+    Returns:
+        (N, 1); 1 for an empty answer.
+    """
+    return bounded_exp(masked_mean(log_probs - old_log_probs, mask))
+
+
+def out_of_band(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+    """Where PPO's clip removes the gradient: ``(A>0 & r>1+high) | (A<0 & r<1-low)``."""
+    return ((advantages > 0) & (ratio > 1 + high)) | ((advantages < 0) & (ratio < 1 - low))
+
+
+def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, estimator: KLEstimator) -> Tensor:
+    """Per-token estimate of ``KL(policy || reference)`` from one sampled token.
+
+    With ``u = ref_log_probs - log_probs``: ``k1 = -u``, ``k2 = u^2 / 2``, ``k3 = exp(u) - u - 1``.
+    Gradients with respect to ``log_probs``: 1 (no pull), ``-u``, ``1 - exp(u)``.
+
+    Source: http://joschu.net/blog/kl-approx.html; k3 as in GRPO, arXiv 2402.03300, eq. 4.
+
+    Args:
+        log_probs: (N, T).
+        ref_log_probs: (N, T).
+        estimator: Which of the three.
+
+    Returns:
+        (N, T).
+    """
+    u = ref_log_probs - log_probs
+    if estimator == "k1":
+        return -u
+    u = u.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    return 0.5 * u.square() if estimator == "k2" else u.exp() - u - 1
+
+
+@dataclass(frozen=True)
+class Denominators:
+    """What one optimizer step divides by, counted over all its micro-batches and ranks.
+
+    Attributes:
+        tokens: Tokens that train.
+        sequences: Answers with at least one such token.
+        groups: Prompts with at least one such token.
+        group_tokens: (P,) tokens per prompt, indexed by ``group_ids``.
+    """
+
+    tokens: int
+    sequences: int
+    groups: int
+    group_tokens: Tensor
+
+    @classmethod
+    def count(cls, mask: Tensor, group_ids: Tensor | None = None) -> Denominators:
+        """Count over the given rows of every rank.
+
+        Args:
+            mask: (N, T) bool, this rank's rows of the step.
+            group_ids: (N,) long, global prompt positions, or None for one prompt per row.
+
+        Returns:
+            The same denominators on every rank.
+        """
+        lengths = mask.sum(-1)
+        if group_ids is None:
+            group_ids = torch.arange(len(mask), device=mask.device)
+        highest = int(group_ids.max()) + 1 if len(group_ids) else 0
+        num_groups = ranks.max_over_ranks(highest, mask.device)
+        group_tokens = torch.zeros(num_groups, dtype=torch.long, device=mask.device)
+        group_tokens = ranks.sum_over_ranks(group_tokens.index_add(0, group_ids, lengths))
+        counts = ranks.sum_over_ranks(torch.stack([lengths.sum(), (lengths > 0).sum()]))
+        return cls(
+            tokens=int(counts[0]),
+            sequences=int(counts[1]),
+            groups=int((group_tokens > 0).sum()),
+            group_tokens=group_tokens,
+        )
+
+
+def aggregation_weights(
+    mask: Tensor,
+    denominators: Denominators,
+    aggregation: Aggregation,
+    *,
+    length: int = 1,
+    group_ids: Tensor | None = None,
+) -> Tensor:
+    """Weight of each token in the loss, so that ``loss = sum(weights * token_loss)``.
+
+    ``token-mean`` 1 / tokens; ``sequence-mean`` 1 / (sequences * |y|); ``sequence-sum``
+    1 / sequences; ``constant-length`` 1 / (sequences * L); ``prompt-mean``
+    1 / (groups * tokens of the row's group). The weights of a step add up over micro-batches and
+    ranks, whatever the cut; nothing to train on gives weights of 0, not NaN.
+
+    Args:
+        mask: (N, T) bool.
+        denominators: Counts of the whole optimizer step.
+        aggregation: Which mean.
+        length: L, the constant of ``constant-length``; a setting, never a padded width.
+        group_ids: (N,) long, needed by ``prompt-mean``.
+
+    Returns:
+        (N, T) float64, 0 where masked.
+    """
+    sequences = max(1, denominators.sequences)
+    rows = mask.new_ones(len(mask), dtype=torch.float64)
+    if aggregation == "token-mean":
+        rows = rows / max(1, denominators.tokens)
+    elif aggregation == "sequence-mean":
+        rows = rows / (sequences * mask.sum(-1).clamp(min=1))
+    elif aggregation == "sequence-sum":
+        rows = rows / sequences
+    elif aggregation == "constant-length":
+        rows = rows / (sequences * length)
+    else:
+        if group_ids is None:
+            raise ValueError("aggregation_weights: prompt-mean needs group_ids")
+        tokens = denominators.group_tokens[group_ids].clamp(min=1)
+        rows = rows / (max(1, denominators.groups) * tokens)
+    return torch.where(mask, rows[:, None], 0.0)
