@@ -1,0 +1,189 @@
+"""Scores rows in worker processes that can be killed when they are late."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import multiprocessing
+import os
+import pickle
+import signal
+import time
+import weakref
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import BrokenExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any
+
+from rlzoo.errors import UserError
+from rlzoo.rewards.base import Reward, Sample
+from rlzoo.rewards.scoring import Failure, Outcome, attempt, one_line, portable, restored
+
+START_SECONDS = 30.0
+RESTART_SECONDS = 2.0
+
+
+class WorkerPool:
+    """Worker processes for one reward, started when first needed and kept between iterations.
+
+    The workers are spawned, hold the reward (pickled once) and read rows from a queue. A row that
+    is past the reward's timeout has its worker killed; a new worker goes on with the queue.
+
+    Args:
+        reward: A reward with a timeout; must be picklable.
+        max_workers: Number of processes.
+        max_seconds: Longest one call may take; None allows every row its whole timeout:
+            ``30 + ceil(rows / workers) * (timeout + 2)``, the 30 for starting the workers and the
+            2 for replacing a killed one. Rows not scored by then fail.
+
+    Raises:
+        UserError: If the reward cannot be pickled.
+    """
+
+    def __init__(self, reward: Reward, max_workers: int, max_seconds: float | None = None) -> None:
+        self.reward = reward
+        self.max_workers = 1 if reward.batched else max_workers
+        self.max_seconds = max_seconds
+        try:
+            self._payload = pickle.dumps(reward)
+        except Exception as error:
+            raise UserError(
+                f"reward '{reward.name}' has timeout={reward.timeout} but cannot be sent to a "
+                f"worker process ({one_line(error)}); move its function or class to the top level "
+                "of a module, or set timeout: null"
+            ) from error
+        self._pool: Any = None
+
+    def run(self, chunks: Sequence[Sequence[Sample]]) -> Generator[Outcome, None, None]:
+        """Score chunks, each under the timeout of its own.
+
+        Args:
+            chunks: What each call of the reward gets.
+
+        Yields:
+            The outcome of each chunk, in order.
+
+        Raises:
+            UserError: If a reward breaks the contract or no worker can be started.
+        """
+        limit = self._limit(len(chunks))
+        deadline = time.monotonic() + limit
+        finished = False
+        try:
+            pool = self._started()
+            futures = [
+                pool.schedule(_score, args=(chunk,), timeout=self.reward.timeout)
+                for chunk in chunks
+            ]
+            late = False
+            for future in futures:
+                outcome = self._outcome(future, 0.0 if late else deadline - time.monotonic(), limit)
+                late = late or not future.done()
+                yield outcome
+            finished = not late
+        except BrokenExecutor as error:
+            raise UserError(
+                f"reward '{self.reward.name}': its worker processes do not start "
+                f"({one_line(error)}); guard the training script with "
+                'if __name__ == "__main__", or set timeout: null'
+            ) from error
+        finally:
+            # Rows that are still queued would otherwise keep the workers from the next iteration.
+            if not finished:
+                self.close()
+
+    def _outcome(self, future: Any, wait: float, limit: float) -> Outcome:
+        from pebble import ProcessExpired
+
+        try:
+            outcome: Outcome = future.result(timeout=max(0.0, wait))
+        except FutureTimeoutError:
+            if future.done():
+                return Failure(f"past its timeout of {self.reward.timeout:g} s")
+            return Failure(f"not scored within the {limit:g} s that all rows may take")
+        except ProcessExpired as error:
+            return Failure(f"its worker process died with exit code {error.exitcode}", error)
+        except (UserError, BrokenExecutor):
+            raise
+        except Exception as error:
+            return Failure(f"{type(error).__name__}: {one_line(error)}", error)
+        return restored(outcome) if isinstance(outcome, Failure) else outcome
+
+    def _limit(self, chunks: int) -> float:
+        if self.max_seconds is not None:
+            return self.max_seconds
+        assert self.reward.timeout is not None
+        rounds = math.ceil(chunks / self.max_workers)
+        return START_SECONDS + rounds * (self.reward.timeout + RESTART_SECONDS)
+
+    def _started(self) -> Any:
+        from pebble import ProcessPool
+
+        if self._pool is not None and not self._pool.active:
+            self.close()
+        if self._pool is None:
+            self._pool = ProcessPool(
+                max_workers=self.max_workers,
+                initializer=_start,
+                initargs=(self._payload,),
+                context=multiprocessing.get_context("spawn"),
+            )
+            _open_pools.add(self)
+        return self._pool
+
+    def close(self) -> None:
+        """Kill the workers; a later ``run`` starts new ones."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.stop()
+            pool.join()
+
+
+_open_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for pool in list(_open_pools):
+        pool.close()
+
+
+def default_workers() -> int:
+    """Return the number of worker processes used when none is given: the CPUs, at most 4."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, min(4, len(os.sched_getaffinity(0))))
+    return max(1, min(4, os.cpu_count() or 1))
+
+
+# ---- in the worker ----
+
+_load: Callable[[], Reward] | None = None
+
+
+def _start(payload: bytes) -> None:
+    global _load  # noqa: PLW0603
+    # Without it a worker inside a long C call is only killed after three more seconds.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        reward: Reward = pickle.loads(payload)
+        reward.prepare()
+    except Exception as error:
+        problem = UserError(
+            f"a reward cannot be loaded in a worker process ({type(error).__name__}: "
+            f"{one_line(error)}); move it to the top level of an importable module, "
+            "or set timeout: null"
+        )
+        problem = error if isinstance(error, UserError) else problem
+
+        def fail() -> Reward:
+            raise problem
+
+        _load = fail
+    else:
+        _load = lambda: reward  # noqa: E731
+
+
+def _score(samples: Sequence[Sample]) -> Outcome:
+    assert _load is not None
+    outcome = attempt(_load(), samples)
+    return portable(outcome) if isinstance(outcome, Failure) else outcome
