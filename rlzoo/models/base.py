@@ -1,0 +1,184 @@
+"""A language model that is trained: weights, tokenizer, and the one function that scores tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from rlzoo.errors import UserError
+from rlzoo.models import scoring, tokenization
+from rlzoo.models.adapters import check_lora
+from rlzoo.models.source import Source
+from rlzoo.models.weights import Weights
+from rlzoo.types import Scores, Sequences
+
+
+class Policy(Weights):
+    """One Hugging Face causal language model and its tokenizer.
+
+    The constructor only checks and stores; `load` builds the weights. Every dropout and router
+    jitter is set to 0, so that scoring the same tokens twice gives the same numbers.
+
+    Args:
+        path: Local Hugging Face folder, hub id, folder of a GGUF file, or ``package:NAME`` for an
+            installed package that ships one. Give this or `config`.
+        config: Hugging Face config with its ``model_type``, to build a model from scratch. The
+            vocabulary size and special ids come from the tokenizer.
+        tokenizer: Folder or hub id of the tokenizer, where it is not the model's own.
+        gguf_file: Name of the GGUF file in `path`; it is dequantised once and cached.
+        dtype: Type of the weights.
+        attention: Attention kernel, as transformers names them (sdpa, eager, flash_attention_2).
+        gradient_checkpointing: Recompute activations in the backward pass to save memory.
+        lora: Train low-rank adapters instead of the weights: keys of peft's LoraConfig, such as
+            ``{r: 16, lora_alpha: 32}``. Needs the `lora` extra.
+        characters: Alphabet of a character tokenizer for a model built from `config`. The default,
+            where no tokenizer is named either, is digits, letters, space, newline and punctuation.
+        init_seed: Seed of the weights of a model built from `config`, and of adapters.
+    """
+
+    def __init__(
+        self,
+        path: str | None = None,
+        config: dict[str, Any] | None = None,
+        tokenizer: str | None = None,
+        gguf_file: str | None = None,
+        dtype: Literal["float32", "bfloat16"] = "float32",
+        attention: str = "sdpa",
+        gradient_checkpointing: bool = False,
+        lora: dict[str, Any] | None = None,
+        characters: str | None = None,
+        init_seed: int = 0,
+    ) -> None:
+        super().__init__()
+        name = type(self).__name__
+        if dtype not in ("float32", "bfloat16"):
+            raise UserError(f"{name}: dtype {dtype!r} is unknown; use float32 or bfloat16")
+        if lora is not None:
+            check_lora(lora)
+        self.source = Source(name, path, config, tokenizer, gguf_file, characters)
+        self.dtype_name, self.attention, self.lora = dtype, attention, lora
+        self.gradient_checkpointing, self.init_seed = gradient_checkpointing, init_seed
+        self._frozen = False
+        self.model: Any = None
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Every id that ends an answer: the tokenizer's, the config's and generation_config's."""
+        return self.source.eos_ids
+
+    @property
+    def pad_id(self) -> int:
+        """The id that fills masked slots: the tokenizer's pad, else its EOS. Never a mask."""
+        pad = self.tokenizer.pad_token_id
+        return int(pad) if pad is not None else min(self.eos_ids, default=0)
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest prompt + answer the positions allow, or None where there is no bound."""
+        return getattr(self.source.hf_config.get_text_config(), "max_position_embeddings", None)
+
+    def encode(self, prompt: str | Sequence[Mapping[str, str]]) -> list[int]:
+        """Turn a plain string or chat messages into the ids the model is fed.
+
+        Args:
+            prompt: Text, or messages ``[{"role": ..., "content": ...}, ...]``.
+
+        Returns:
+            Token ids with at most one BOS, ready to be continued.
+        """
+        return tokenization.encode(self.tokenizer, prompt)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Turn ids into text, special tokens left out.
+
+        Args:
+            ids: Token ids.
+
+        Returns:
+            Valid text, whatever the ids.
+        """
+        return tokenization.decode(self.tokenizer, ids)
+
+    def score(
+        self, sequences: Sequences, temperature: float = 1.0, entropy: bool = False
+    ) -> Scores:
+        """Give each masked-in response token its log-probability, log softmax(logits / T) in fp32.
+
+        The only scoring function: new, old and reference log-probabilities all come from here.
+
+        Args:
+            sequences: n right-padded rows.
+            temperature: T, the one the answers were sampled at.
+            entropy: Whether to return the entropy of the next-token distribution too.
+
+        Returns:
+            Scores, (n, T); masked slots are 0.
+
+        Raises:
+            UserError: If the temperature is not above 0.
+        """
+        return cast(Scores, self(sequences, temperature, entropy))
+
+    def forward(self, sequences: Sequences, temperature: float, entropy: bool) -> Scores:
+        """Do the work of `score`, through the hooks that sharding strategies put on a module.
+
+        Args:
+            sequences: See `score`.
+            temperature: See `score`.
+            entropy: See `score`.
+
+        Returns:
+            See `score`.
+        """
+        if temperature <= 0:
+            raise UserError(
+                f"temperature must be > 0 for rollouts and scoring, not {temperature}; greedy "
+                "decoding is for evaluation only"
+            )
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self._frozen):
+            hidden = scoring.hidden_states(self.causal_lm.base_model, sequences)
+            columns = scoring.response_slots(sequences.mask, sequences.prompt_lengths)
+            targets = sequences.input_ids[columns[0], columns[2]]
+            vocabulary = self.causal_lm.config.get_text_config().vocab_size
+            log_probs, entropies = scoring.token_log_probs(
+                hidden,
+                targets,
+                self._head,
+                temperature=temperature,
+                entropy=entropy,
+                chunk=max(1, scoring.CHUNK_FLOATS // vocabulary),
+            )
+            mask = sequences.mask
+            spread = None if entropies is None else scoring.scatter(entropies, mask)
+            return Scores(scoring.scatter(log_probs, mask), spread, hidden)
+
+    def new_cache(self) -> Any:
+        """Return an empty key-value cache for `step`."""
+        from transformers import DynamicCache
+
+        return DynamicCache(config=self.causal_lm.config.get_text_config())
+
+    def step(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, cache: Any
+    ) -> Tensor:
+        """Feed left-padded tokens and return the next token's logits, to be used in `generating`.
+
+        Args:
+            input_ids: (rows, new) long.
+            attention_mask: (rows, past + new) long, 0 at padding.
+            position_ids: (rows, new) long, counted without the padding.
+            cache: From `new_cache`; grows in place.
+
+        Returns:
+            (rows, V) fp32 logits, untouched by temperature.
+        """
+        model = self.causal_lm
+        # transformers 5.24 renamed past_key_values to cache.
+        name = "cache" if scoring.accepts(model, "cache") else "past_key_values"
+        kwargs = {name: cache, "position_ids": position_ids, "logits_to_keep": 1}
+        kwargs = {k: v for k, v in kwargs.items() if k == name or scoring.accepts(model, k)}
+        output = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=True, **kwargs)
+        return cast(Tensor, output.logits[:, -1].float())

@@ -1,0 +1,161 @@
+"""Log-probabilities of response tokens, without ever holding all the logits.
+
+The trunk runs over the right-padded batch; only the hidden states that predict a response token
+meet the LM head, in chunks that are recomputed in the backward pass.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from rlzoo.types import Sequences
+
+CHUNK_FLOATS = 2**24
+Head = Callable[[Tensor], Tensor]
+
+
+def accepts(module: nn.Module, name: str) -> bool:
+    """Say whether a module's forward has a parameter of this name.
+
+    Args:
+        module: Any module.
+        name: Parameter name.
+
+    Returns:
+        True if it does.
+    """
+    return name in _parameters(type(module).forward)
+
+
+@functools.cache
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
+
+
+def response_slots(mask: Tensor, prompt_lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Find the masked-in response tokens and the input columns they stand in.
+
+    Args:
+        mask: (n, T) bool.
+        prompt_lengths: (n,) long.
+
+    Returns:
+        Row, response index and input column of each token, all (M,), in row-major order.
+    """
+    rows, slots = mask.nonzero(as_tuple=True)
+    return rows, slots, prompt_lengths[rows] + slots
+
+
+def hidden_states(trunk: Any, sequences: Sequences) -> Tensor:
+    """Run a decoder without its LM head and keep the positions that predict response tokens.
+
+    Right padding under causal attention needs no mask: no kept position can see a pad. The last
+    column predicts nothing and is not fed.
+
+    Args:
+        trunk: A transformers decoder.
+        sequences: n right-padded rows.
+
+    Returns:
+        (M, H) final hidden states in row-major order of the mask.
+    """
+    inputs = sequences.input_ids[:, :-1]
+    kwargs: dict[str, Any] = {"use_cache": False}
+    if accepts(trunk, "position_ids"):
+        positions = torch.arange(inputs.shape[1], device=inputs.device)
+        kwargs["position_ids"] = positions.expand(inputs.shape[0], -1)
+    hidden: Tensor = trunk(input_ids=inputs, **kwargs).last_hidden_state
+    rows, _, columns = response_slots(sequences.mask, sequences.prompt_lengths)
+    return hidden[rows, columns - 1]
+
+
+def scatter(values: Tensor, mask: Tensor) -> Tensor:
+    """Put (M,) values back in their (n, T) places, 0 elsewhere.
+
+    Args:
+        values: (M,) in row-major order of the mask.
+        mask: (n, T) bool.
+
+    Returns:
+        (n, T) of the values' dtype.
+    """
+    return values.new_zeros(mask.shape).index_put(mask.nonzero(as_tuple=True), values)
+
+
+def logit_transform(config: Any) -> Head:
+    """Return what a family does to its logits after the LM head: scaling, soft-capping, or nothing.
+
+    Args:
+        config: The model's text config.
+
+    Returns:
+        A function of logits.
+    """
+    scale = 1.0
+    for name in ("logit_scale", "lm_head_multiplier", "logits_scaling"):
+        value = getattr(config, name, None)
+        if value is None:
+            continue
+        divides = name == "logits_scaling" and "granite" in config.model_type
+        scale *= 1.0 / value if divides else value
+    cap = getattr(config, "final_logit_softcapping", None)
+
+    def transform(logits: Tensor) -> Tensor:
+        logits = logits if scale == 1.0 else logits * scale
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+    return transform
+
+
+def token_log_probs(
+    hidden: Tensor,
+    targets: Tensor,
+    head: Head,
+    *,
+    temperature: float = 1.0,
+    entropy: bool = False,
+    chunk: int = 1024,
+) -> tuple[Tensor, Tensor | None]:
+    """Score one target per hidden state: log softmax(head(hidden) / temperature)[target] in fp32.
+
+    With gradients on and more than one chunk, each chunk's logits are recomputed in the backward
+    pass, so that at most one (chunk, V) block is alive in either direction.
+
+    Args:
+        hidden: (M, H).
+        targets: (M,) long.
+        head: Maps (m, H) to (m, V) logits.
+        temperature: Divides the logits.
+        entropy: Whether to return the entropy too.
+        chunk: Tokens per block.
+
+    Returns:
+        (M,) log-probs and (M,) entropy in nats, or None, both fp32.
+    """
+
+    def block(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
+        logits = head(hidden).float() / temperature
+        normaliser = logits.logsumexp(-1)
+        log_probs = logits.gather(-1, targets[:, None]).squeeze(-1) - normaliser
+        if not entropy:
+            return log_probs, None
+        centred = logits - normaliser[:, None]
+        # A banned token (-inf) has p = 0 and adds nothing; 0 * -inf would be NaN.
+        return log_probs, -(centred.exp() * centred.clamp_min(-1e4)).sum(-1)
+
+    recompute = torch.is_grad_enabled() and len(targets) > chunk
+    log_probs: list[Tensor] = []
+    entropies: list[Tensor] = []
+    for start in range(0, max(1, len(targets)), chunk):
+        part = hidden[start : start + chunk], targets[start : start + chunk]
+        one, two = checkpoint(block, *part, use_reentrant=False) if recompute else block(*part)
+        log_probs.append(one)
+        entropies += [] if two is None else [two]
+    return torch.cat(log_probs), torch.cat(entropies) if entropy else None

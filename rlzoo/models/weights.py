@@ -1,0 +1,233 @@
+"""The life of a model's weights: loading, modes, copies, saving."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from rlzoo.errors import UserError
+from rlzoo.models.adapters import add_adapters
+from rlzoo.models.configs import noise
+from rlzoo.models.scoring import logit_transform
+from rlzoo.models.source import Source
+
+
+class Weights(nn.Module, ABC):
+    """What a `Policy` is apart from text and numbers: weights, their mode, source and copies.
+
+    Attributes:
+        source: Where config, tokenizer and weights come from.
+        dtype_name: Type of the weights.
+        attention: Attention kernel.
+        gradient_checkpointing: Whether activations are recomputed in the backward pass.
+        lora: Settings of the adapters, or None.
+        init_seed: Seed of new weights.
+        model: The transformers or peft model; None before `load`.
+    """
+
+    source: Source
+    dtype_name: Literal["float32", "bfloat16"]
+    attention: str
+    gradient_checkpointing: bool
+    lora: dict[str, Any] | None
+    init_seed: int
+    model: Any
+    _frozen: bool
+
+    @property
+    def tokenizer(self) -> Any:
+        """The transformers tokenizer; loading it loads no weights."""
+        return self.source.tokenizer
+
+    @abstractmethod
+    def check_family(self, config: Any) -> None:
+        """Refuse a Hugging Face config that this class is not made for.
+
+        Args:
+            config: The model's text config.
+
+        Raises:
+            UserError: Naming the class to use.
+        """
+
+    def check(self) -> None:
+        """Read everything but the weights, so that a wrong setting is refused before heavy work.
+
+        Raises:
+            UserError: If the folder, config or tokenizer is missing, or of the wrong family.
+        """
+        self.source.check()
+        if not self.source.pending_gguf():
+            self.check_family(self.source.hf_config.get_text_config())
+
+    def load(self) -> None:
+        """Build or load the weights; does nothing the second time.
+
+        Raises:
+            UserError: If they cannot be loaded, or the family changes its logits in a way that
+                `score` does not know.
+        """
+        if self.model is not None:
+            return
+        self.check()
+        model = self.source.weights(self.dtype_name, self.attention, self.init_seed)
+        self.check_family(model.config.get_text_config())
+        for module in model.modules():
+            if isinstance(module, nn.modules.dropout._DropoutNd):
+                module.p = 0.0
+        if self.gradient_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        if self.lora is not None:
+            if self.gradient_checkpointing:
+                model.enable_input_require_grads()
+            model = add_adapters(model, self.lora, self.init_seed)
+        self.model = model
+        self._check_head()
+
+    def _check_head(self) -> None:
+        model, seen = self.causal_lm, []
+        if any(p.is_meta or not p.numel() for p in model.parameters()):
+            return
+        hook = model.base_model.register_forward_hook(lambda *call: seen.append(call[2][0]))
+        try:
+            with self.generating():
+                ids = torch.arange(2, device=self.device)[None]
+                logits = model(input_ids=ids, use_cache=False).logits.float()
+                ours = self._head(seen[0]).float()
+        finally:
+            hook.remove()
+        if not torch.allclose(logits, ours, rtol=1e-2, atol=1e-2 * float(logits.abs().max())):
+            raise UserError(
+                f"{type(self).__name__}: model_type '{model.config.model_type}' changes its logits "
+                "after the LM head in a way rlzoo does not know; use another family"
+            )
+
+    @property
+    def causal_lm(self) -> Any:
+        """The transformers model itself, adapters included; `load` comes first."""
+        if self.model is None:
+            raise RuntimeError(f"{type(self).__name__}.load() has not been called")
+        return self.model.get_base_model() if self.lora is not None else self.model
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def _head(self, hidden: Tensor) -> Tensor:
+        model = self.causal_lm
+        transform = logit_transform(model.config.get_text_config())
+        return transform(model.get_output_embeddings()(hidden))
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training mode; a frozen copy stays in evaluation mode.
+
+        Args:
+            mode: Training or not.
+
+        Returns:
+            Itself.
+        """
+        return super().train(mode and not self._frozen)
+
+    def training_mode(self) -> None:
+        """Set training mode, which no library does for us, and make sure nothing random is left."""
+        self.train()
+        noisy = noise(self.causal_lm)
+        assert not noisy, f"dropout or jitter is on: {noisy}"
+
+    @contextmanager
+    def generating(self) -> Iterator[None]:
+        """Evaluate without gradients, then put every module's mode back.
+
+        Evaluation mode also turns gradient checkpointing off, which would drop the cache. Never
+        `inference_mode`: its tensors cannot be trained on.
+
+        Yields:
+            Nothing.
+        """
+        before = [(module, module.training) for module in self.modules()]
+        self.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for module, training in before:
+                module.training = training
+
+    @contextmanager
+    def without_adapter(self) -> Iterator[None]:
+        """Turn the adapters off: inside, `score` is that of the model the adapters started from.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            UserError: If there are no adapters.
+        """
+        if self.lora is None:
+            raise UserError(f"{type(self).__name__}: there are no adapters to turn off; set `lora`")
+        with self.model.disable_adapter():
+            yield
+
+    def frozen_copy(self) -> Self:
+        """Return a deep copy that is never trained: no gradients, and always in evaluation mode."""
+        clone = copy.deepcopy(self)
+        clone._frozen = True
+        clone.requires_grad_(False)
+        return clone.eval()
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write a Hugging Face folder, adapters merged and tokenizer included.
+
+        Args:
+            folder: Where to.
+        """
+        model = copy.deepcopy(self.model).merge_and_unload() if self.lora else self.causal_lm
+        model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def trainable_state(self) -> dict[str, Tensor]:
+        """Return the parameters that train, by name: the adapters alone where there are any."""
+        return {name: p.detach() for name, p in self.named_parameters() if p.requires_grad}
+
+    def load_trainable_state(self, state: Mapping[str, Tensor]) -> None:
+        """Copy values into the parameters that train.
+
+        Args:
+            state: From `trainable_state` of a policy of the same shape.
+
+        Raises:
+            UserError: If the names or shapes differ.
+        """
+        own = self.trainable_state()
+        wrong = [k for k in own.keys() | state.keys() if k not in own or k not in state]
+        wrong = wrong or [k for k in own if own[k].shape != state[k].shape]
+        if wrong:
+            raise UserError(
+                f"{type(self).__name__}: weights of another model: '{min(wrong)}' does not match; "
+                "use the settings they were made with"
+            )
+        for name, value in state.items():
+            own[name].copy_(value)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what determines the initial weights, ready for JSON."""
+        return {
+            "class": type(self).__name__,
+            "path": self.source.path,
+            "gguf_file": self.source.gguf_file,
+            "config": self.source.config,
+            "vocabulary": len(self.tokenizer),
+            "dtype": self.dtype_name,
+            "lora": self.lora,
+            "init_seed": self.init_seed,
+        }
