@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -100,6 +100,7 @@ def policy_loss(
         ValueError: If a field that is needed is missing.
     """
     _check_batch(algorithm, batch, kl, entropy_coefficient)
+    batch = _with_data_detached(batch)
     ratio = algorithm.ratio(batch)
     surrogate = algorithm.clip(ratio, batch)
     _check_surrogate(algorithm, surrogate, batch)
@@ -155,8 +156,8 @@ def value_loss(
     values, old, target = (torch.where(mask, x, zero) for x in (values, old_values, returns))
     plain = (values - target).square()
     bounded = (old + (values - old).clamp(-clip, clip) - target).square()
-    weights = aggregation_weights(mask, denominators, "token-mean").to(values.dtype)
-    loss = 0.5 * (weights * torch.maximum(plain, bounded)).sum()
+    weights = aggregation_weights(mask, denominators, "token-mean")
+    loss = 0.5 * (weights * torch.maximum(plain, bounded).double()).sum().to(values.dtype)
     stats = Stats()
     stats.add("value/loss", loss, 0)
     clipped = (bounded > plain) & ((values - old).abs() > clip)
@@ -175,8 +176,8 @@ def _weighted_sum(
     weights = aggregation_weights(
         batch.mask, denominators, aggregation, length=length, group_ids=batch.group_ids
     )
-    kept = torch.where(batch.mask, values, values.new_zeros(()))
-    return (weights.to(values.dtype) * kept).sum()
+    kept = torch.where(batch.mask, values, 0.0).double()
+    return (weights * kept).sum().to(values.dtype)
 
 
 def _check_batch(
@@ -196,6 +197,12 @@ def _check_batch(
             raise FloatingPointError(
                 f"policy_loss: {name} is {float(value[row, token])} at row {row}, token {token}"
             )
+
+
+def _with_data_detached(batch: PolicyBatch) -> PolicyBatch:
+    names = ("old_log_probs", "rollout_log_probs", "ref_log_probs", "advantages")
+    given = {name: getattr(batch, name) for name in names}
+    return replace(batch, **{k: v.detach() for k, v in given.items() if v is not None})
 
 
 def _check_surrogate(algorithm: Algorithm, surrogate: Surrogate, batch: PolicyBatch) -> None:

@@ -22,7 +22,8 @@ KLEstimator = Literal["k1", "k2", "k3"]
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Mean over the last axis where the mask is True; 0 for a row with no True.
 
-    ``sum_t m_t x_t / max(1, sum_t m_t)``
+    ``sum_t m_t x_t / max(1, sum_t m_t)``, added up in float64 so that the padded width, which sets
+    the order of the sum, does not show in the result.
 
     Args:
         values: (..., T); masked slots may hold NaN or inf.
@@ -31,8 +32,8 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     Returns:
         (..., 1).
     """
-    total = torch.where(mask, values, values.new_zeros(())).sum(-1, keepdim=True)
-    return total / mask.sum(-1, keepdim=True).clamp(min=1)
+    total = torch.where(mask, values, 0.0).double().sum(-1, keepdim=True)
+    return (total / mask.sum(-1, keepdim=True).clamp(min=1)).to(values.dtype)
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:
