@@ -1,0 +1,201 @@
+"""Tasks that make their examples up: right answers, disjoint splits, the same rows everywhere."""
+
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlzoo.errors import UserError
+from rlzoo.tasks import Addition, ChainSum, DigitSorting, Example, ProceduralTask, Task
+
+ROOT = Path(__file__).parents[2]
+TASKS = [
+    DigitSorting(),
+    Addition(),
+    ChainSum(),
+    ChainSum(min_terms=2, max_terms=4, digits=2),
+    ChainSum(few_shot=4),
+]
+every_task = pytest.mark.parametrize("task", TASKS, ids=["sort", "add", "sum", "sum4", "shots"])
+
+
+def test_digit_sorting():
+    for example in DigitSorting(3, 5).examples("train", 200, 0):
+        digits = re.fullmatch(r"S(\d{3,5})=", example.prompt).group(1)
+        assert example.answer == "".join(sorted(digits))
+    lengths = {len(example.answer) for example in DigitSorting().examples("train", 100, 0)}
+    assert lengths == {5, 6, 7, 8}
+
+
+def test_addition():
+    for example in Addition(digits=2).examples("train", 200, 0):
+        left, right = re.fullmatch(r"([1-9]\d)\+([1-9]\d)=", example.prompt).groups()
+        assert int(example.answer) == int(left) + int(right)
+
+
+def test_chain_sum():
+    task = ChainSum(min_terms=2, max_terms=3, digits=2)
+    examples = task.examples("train", 300, 0)
+    for example in examples:
+        assert re.fullmatch(r"[1-9]\d( [+-] [1-9]\d){1,2} =", example.prompt)
+        assert int(example.answer) == eval(example.prompt.rstrip("="))
+    assert any(example.answer.startswith("-") for example in examples)
+    assert {example.prompt.count(" ") for example in examples} == {3, 5}
+
+
+def test_chain_sum_few_shot():
+    """The solved lines are the same everywhere, right, and never asked."""
+    task = ChainSum(few_shot=8)
+    examples = [*task.examples("train", 300, 0), *task.examples("eval", 300, 1)]
+    (head,) = {example.prompt.rpartition("\n")[0] for example in examples}
+    lines = head.split("\n")
+    assert len(set(lines)) == 8
+    for line in lines:
+        expression, result = line.split(" = ")
+        assert eval(expression) == int(result)
+        assert not any(e.prompt.endswith(f"\n{expression} =") for e in examples)
+    question = examples[0].prompt.rpartition("\n")[2]
+    assert eval(question.rstrip("=")) == int(examples[0].answer)
+    shown = task.demonstration(examples[0], 0.0, random.Random(0))
+    assert shown == f" {examples[0].answer}\n"
+
+
+@every_task
+def test_splits_share_no_prompt_whatever_the_seed(task):
+    train = {e.prompt for seed in (0, 1) for e in task.examples("train", 400, seed)}
+    held_out = {e.prompt for seed in (0, 2) for e in task.examples("eval", 400, seed)}
+    assert len(train) > 20
+    assert len(held_out) > 10
+    assert not train & held_out
+
+
+@every_task
+def test_row_i_does_not_depend_on_the_size(task):
+    assert list(task.examples("train", 50, 3))[:10] == list(task.examples("train", 10, 3))
+
+
+@every_task
+def test_seed_and_split_choose_the_rows(task):
+    first = task.examples("train", 50, 0)
+    assert first == task.examples("train", 50, 0)
+    assert first != task.examples("train", 50, 1)
+
+
+@every_task
+def test_alphabet_covers_prompts_and_answers(task):
+    used = "".join(e.prompt + e.answer for e in task.examples("train", 300, 0))
+    assert set(used) == set(task.alphabet)
+    assert len(set(task.alphabet)) == len(task.alphabet)
+
+
+@every_task
+def test_a_size_is_needed(task):
+    with pytest.raises(UserError, match=r"data\.eval_size=null.*set data\.eval_size"):
+        task.examples("eval", None, 0)
+    with pytest.raises(UserError, match=r"data\.train_size=0"):
+        task.examples("train", 0, 0)
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "1"])
+def test_rows_are_the_same_in_every_process(hash_seed):
+    """The expected rows are written down, so another version or platform must give them too."""
+    script = (
+        "from rlzoo.tasks import DigitSorting, ChainSum\n"
+        "for split in ('train', 'eval'):\n"
+        "    print(DigitSorting().examples(split, 2, 7)[1].prompt)\n"
+        "    print(ChainSum(few_shot=2).examples(split, 2, 7)[1].prompt.splitlines())\n"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.splitlines() == EXPECTED
+
+
+EXPECTED = [
+    "S0929133=",
+    "['9 + 1 = 10', '5 - 4 = 1', '5 + 9 =']",
+    "S42734531=",
+    "['9 + 1 = 10', '5 - 4 = 1', '1 - 7 =']",
+]
+
+
+def test_a_task_with_too_few_prompts_says_so():
+    class One(ProceduralTask):
+        def draw(self, rng):
+            return Example("one prompt", "x")
+
+    One().examples("train", 1, 0)
+    with pytest.raises(UserError, match=r"no prompt for the eval split.*too few different ones"):
+        One().examples("eval", 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: DigitSorting(0, 3), "DigitSorting.min_digits=0"),
+        (lambda: DigitSorting(5, 4), "must be at least min_digits=5"),
+        (lambda: DigitSorting(1.5, 4), "DigitSorting.min_digits=1.5"),
+        (lambda: Addition(0), "Addition.digits=0"),
+        (lambda: Addition(True), "Addition.digits=True"),
+        (lambda: ChainSum(1), "ChainSum.min_terms=1"),
+        (lambda: ChainSum(4, 3), "must be at least min_terms=4"),
+        (lambda: ChainSum(few_shot=-1), "ChainSum.few_shot=-1"),
+        (lambda: ChainSum(few_shot=33), "at most 32"),
+    ],
+)
+def test_bad_numbers_are_refused_in_one_line(make, said):
+    with pytest.raises(UserError, match=said) as info:
+        make()
+    assert "\n" not in str(info.value)
+
+
+class Letters(Task):
+    @property
+    def alphabet(self):
+        return "ab"
+
+    def examples(self, split, size, seed):
+        return []
+
+
+def test_demonstration_noise():
+    """Each character is replaced with the given probability by one of the alphabet."""
+    example = Example("", "c" * 10_000)
+    noisy = Letters().demonstration(example, 0.13, random.Random(0))
+    assert set(noisy) == {"a", "b", "c"}
+    assert 0.12 < 1 - noisy.count("c") / 10_000 < 0.14
+    assert Letters().demonstration(example, 0.0, random.Random(0)) == example.answer
+    assert "c" not in Letters().demonstration(example, 1.0, random.Random(0))
+    assert noisy == Letters().demonstration(example, 0.13, random.Random(0))
+    with pytest.raises(UserError, match=r"noise=1\.5"):
+        Letters().demonstration(example, 1.5, random.Random(0))
+
+
+def test_importing_tasks_and_rewards_loads_nothing_heavy():
+    heavy = [
+        "torch",
+        "lightning",
+        "transformers",
+        "numpy",
+        "pebble",
+        "datasets",
+        "math_verify",
+        "reasoning_gym",
+    ]
+    script = (
+        "import sys, rlzoo.tasks, rlzoo.rewards\n"
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.strip() == "[]"
