@@ -88,7 +88,9 @@ def widened(fields, extra, junk):
     wide = {"mask": mask, "group_ids": fields["group_ids"]}
     for name in fields.keys() - wide.keys():
         value = torch.nn.functional.pad(fields[name], (0, extra))
-        wide[name] = value.masked_fill(~mask, junk if value.is_floating_point() else 10**9)
+        wide[name] = value.masked_fill(
+            ~mask, junk if value.is_floating_point() else bool(junk) * 10**9
+        )
     return wide
 
 
