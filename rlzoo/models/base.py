@@ -30,7 +30,8 @@ class Policy(Weights):
         tokenizer: Folder or hub id of the tokenizer, where it is not the model's own.
         gguf_file: Name of the GGUF file in `path`; it is dequantised once and cached.
         dtype: Type of the weights.
-        attention: Attention kernel, as transformers names them (sdpa, eager, flash_attention_2).
+        attention: Attention kernel, as transformers names them (sdpa, eager, flash_attention_2);
+            sdpa becomes eager where a family needs it.
         gradient_checkpointing: Recompute activations in the backward pass to save memory.
         lora: Train low-rank adapters instead of the weights: keys of peft's LoraConfig, such as
             ``{r: 16, lora_alpha: 32}``. Needs the `lora` extra.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -64,7 +67,7 @@ def build_config(settings: dict[str, Any], tokenizer: Any) -> Any:
         raise UserError(f"config: model_type {family!r} is not a transformers family; {hint}"[:300])
     default = AutoConfig.for_model(family)
     for key in settings:
-        if not hasattr(default, key) and key not in _RENAMED_KEYS:
+        if not (hasattr(default, key) or key in _RENAMED_KEYS or _model_reads(family, key)):
             known = [name for name in vars(default) if not name.startswith("_")]
             raise UserError(f"config: {family} has no key '{key}'; {nearest(key, known)}")
     size = settings.setdefault("vocab_size", len(tokenizer))
@@ -76,6 +79,16 @@ def build_config(settings: dict[str, Any], tokenizer: Any) -> Any:
         return AutoConfig.for_model(family, **settings)
     except Exception as error:
         raise UserError(f"config: {family} refuses it: {first_line(error)}") from error
+
+
+def _model_reads(family: str, key: str) -> bool:
+    """Say whether the model's code names a key that its config class does not declare."""
+    spec = importlib.util.find_spec(f"transformers.models.{family}")
+    code = Path((spec.submodule_search_locations or [""])[0] if spec else "")
+    return any(
+        re.search(rf"\b{re.escape(key)}\b", file.read_text(encoding="utf-8"))
+        for file in code.glob("modeling_*.py")
+    )
 
 
 def silence_noise(config: Any) -> None:

@@ -143,7 +143,9 @@ class Source:
         from transformers import AutoModelForCausalLM
 
         config = copy.deepcopy(self.hf_config)
-        options = {"dtype": getattr(torch, dtype), "attn_implementation": attention}
+        options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
+        if attention != "sdpa":  # transformers' default, which some families replace by eager
+            options["attn_implementation"] = attention
         try:
             if self.path is None:
                 with configs.seeded(seed):
