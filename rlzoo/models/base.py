@@ -60,7 +60,7 @@ class Policy(Weights):
         if lora is not None:
             check_lora(lora)
         self.source = Source(name, path, config, tokenizer, gguf_file, characters)
-        self.dtype_name, self.attention, self.lora = dtype, attention, lora
+        self.dtype, self.attention, self.lora = dtype, attention, lora
         self.gradient_checkpointing, self.init_seed = gradient_checkpointing, init_seed
         self._frozen = False
         self.model: Any = None

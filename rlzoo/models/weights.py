@@ -25,7 +25,7 @@ class Weights(nn.Module, ABC):
 
     Attributes:
         source: Where config, tokenizer and weights come from.
-        dtype_name: Type of the weights.
+        dtype: Type of the weights.
         attention: Attention kernel.
         gradient_checkpointing: Whether activations are recomputed in the backward pass.
         lora: Settings of the adapters, or None.
@@ -34,7 +34,7 @@ class Weights(nn.Module, ABC):
     """
 
     source: Source
-    dtype_name: Literal["float32", "bfloat16"]
+    dtype: Literal["float32", "bfloat16"]
     attention: str
     gradient_checkpointing: bool
     lora: dict[str, Any] | None
@@ -78,7 +78,7 @@ class Weights(nn.Module, ABC):
         if self.model is not None:
             return
         self.check()
-        model = self.source.weights(self.dtype_name, self.attention, self.init_seed)
+        model = self.source.weights(self.dtype, self.attention, self.init_seed)
         self.check_family(model.config.get_text_config())
         for module in model.modules():
             if isinstance(module, nn.modules.dropout._DropoutNd):
@@ -164,7 +164,7 @@ class Weights(nn.Module, ABC):
                 module.training = training
 
     @contextmanager
-    def without_adapter(self) -> Iterator[None]:
+    def base_weights(self) -> Iterator[None]:
         """Turn the adapters off: inside, `score` is that of the model the adapters started from.
 
         Yields:
@@ -227,7 +227,7 @@ class Weights(nn.Module, ABC):
             "gguf_file": self.source.gguf_file,
             "config": self.source.config,
             "vocabulary": len(self.tokenizer),
-            "dtype": self.dtype_name,
+            "dtype": self.dtype,
             "lora": self.lora,
             "init_seed": self.init_seed,
         }

@@ -1,0 +1,317 @@
+"""The native sampler: Hugging Face's tokens greedily, the model's distribution when sampling."""
+
+import json
+
+import pytest
+import torch
+
+from rlzoo.errors import UserError
+from rlzoo.models import DensePolicy
+from rlzoo.rollout import NativeSampler
+from rlzoo.rollout.native import draw
+from rlzoo.types import Prompt, Prompts, SamplingParams
+
+TEXTS = ["1+2=", "abc", "12345678+9abcdef=", "0"]
+FAMILIES = ["qwen3", "gpt2", "gemma2", "mixtral", "qwen3_moe"]
+
+
+def same(one, two):
+    assert torch.equal(one.token_ids, two.token_ids)
+    assert torch.equal(one.mask, two.mask)
+    assert torch.equal(one.terminated, two.terminated)
+    torch.testing.assert_close(one.log_probs, two.log_probs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_is_generate_token_for_token(tiny, ask, family):
+    """LP-05 too: each prompt alone in Hugging Face's generate, all together and left-padded here."""
+    policy = tiny(family)
+    prompts = ask(policy, TEXTS)
+    rollouts = NativeSampler().sample(policy, prompts, 2, SamplingParams(20, temperature=0), 0)
+    for row in range(len(rollouts)):
+        ids = torch.tensor([rollouts.prompt(row).token_ids])
+        with policy.generating():
+            theirs = policy.causal_lm.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, do_sample=False
+            )[0, ids.shape[1] :]
+        assert rollouts.token_ids[row, rollouts.mask[row]].tolist() == theirs.tolist()
+    assert len({tuple(row) for row in rollouts.token_ids.tolist()}) > 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.5])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_log_probs_are_those_of_score(tiny, ask, family, temperature):
+    """LP-10: each log-prob belongs to the sampled id beside it; a greedy one is at temperature 1."""
+    policy = tiny(family)
+    params = SamplingParams(12, temperature=temperature)
+    rollouts = NativeSampler(6).sample(policy, ask(policy, TEXTS), 5, params, 1)
+    with torch.no_grad():
+        sequences = rollouts.sequences(torch.arange(len(rollouts)))
+        scores = policy.score(sequences, temperature or 1.0).log_probs
+    width = scores.shape[1]
+    assert torch.equal(sequences.mask, rollouts.mask[:, :width])
+    torch.testing.assert_close(rollouts.log_probs[:, :width], scores, atol=1e-5, rtol=0)
+    assert rollouts.log_probs[rollouts.mask].lt(0).all()
+    assert rollouts.log_probs[~rollouts.mask].eq(0).all()
+
+
+def test_lp10_token_ids_are_never_made_from_text(tiny, ask):
+    """LP-10: answers that decode to text which encodes differently keep their sampled ids."""
+    policy = tiny(config={"vocab_size": 40})
+    rollouts = NativeSampler().sample(policy, ask(policy, TEXTS), 8, SamplingParams(10), 0)
+    assert (rollouts.token_ids >= len(policy.tokenizer)).any(), "ids that no text encodes to"
+    assert rollouts.log_probs.ne(0).equal(rollouts.mask)
+    assert [len(text) for text in rollouts.completions] != rollouts.lengths().tolist()
+
+
+def test_answers_do_not_depend_on_batch_size(tiny, ask):
+    policy = tiny()
+    prompts, params = ask(policy, TEXTS * 3), SamplingParams(12)
+    expected = NativeSampler(64).sample(policy, prompts, 6, params, 7)
+    for size in (1, 4, 13):
+        same(NativeSampler(size).sample(policy, prompts, 6, params, 7), expected)
+    other = NativeSampler(64).sample(policy, prompts, 6, params, 8)
+    assert not torch.equal(other.token_ids, expected.token_ids)
+
+
+def test_answers_do_not_depend_on_order_or_rank(tiny, ask):
+    """Another rank, or another order, gives each (position, sample) the same answer."""
+    policy, params = tiny(), SamplingParams(12)
+    whole = NativeSampler().sample(policy, ask(policy, TEXTS), 4, params, 3)
+    order = [3, 1, 2]
+    part = NativeSampler().sample(
+        policy, ask(policy, [TEXTS[i] for i in order], positions=order), 4, params, 3
+    )
+    rows = torch.tensor([i * 4 + g for i in order for g in range(4)])
+    assert torch.equal(part.token_ids, whole.token_ids[rows])
+    assert torch.equal(part.group_ids, whole.group_ids[rows])
+    assert part.group_ids.tolist() == [3] * 4 + [1] * 4 + [2] * 4
+
+
+def test_the_same_text_twice_is_two_groups(tiny, ask):
+    policy = tiny()
+    rollouts = NativeSampler().sample(policy, ask(policy, ["1+1="] * 2), 4, SamplingParams(12), 0)
+    assert rollouts.group_ids.tolist() == [0] * 4 + [1] * 4
+    assert len({tuple(row) for row in rollouts.token_ids.tolist()}) == 8
+
+
+def chi_square(counts, probs):
+    expected = probs * counts.sum()
+    kept = expected > 5
+    return ((counts - expected)[kept] ** 2 / expected[kept]).sum() / kept.sum()
+
+
+def test_first_tokens_follow_the_softmax(tiny, ask):
+    """Chi-square per degree of freedom is near 1 at the right temperature and far off at another."""
+    policy, temperature = tiny(), 0.8
+    prompts = ask(policy, ["12+"])
+    params = SamplingParams(1, temperature=temperature)
+    rollouts = NativeSampler(4096).sample(policy, prompts, 8192, params, 0)
+    counts = rollouts.token_ids[:, 0].bincount(minlength=len(policy.tokenizer)).double()
+    with torch.no_grad():
+        ids = torch.tensor([prompts.rows[0].token_ids])
+        logits = policy.causal_lm(input_ids=ids).logits[0, -1].double()
+    assert chi_square(counts, (logits / temperature).softmax(-1)) < 2
+    assert chi_square(counts, logits.softmax(-1)) > 10
+
+
+def pick(probs, uniforms, **params):
+    logits = torch.tensor(probs).log().expand(len(uniforms), -1)
+    return draw(logits, torch.tensor(uniforms, dtype=torch.float64), SamplingParams(**params))
+
+
+def test_the_cumulative_distribution_is_inverted():
+    tokens, log_probs = pick([0.5, 0.2, 0.3], [0.0, 0.49, 0.51, 0.69, 0.71, 0.99])
+    assert tokens.tolist() == [0, 0, 1, 1, 2, 2]
+    expected = torch.tensor([0.5, 0.5, 0.2, 0.2, 0.3, 0.3]).log()
+    torch.testing.assert_close(log_probs, expected)
+
+
+def test_a_token_without_probability_is_never_picked():
+    """Neither at the ends nor in between, whatever the uniform."""
+    edge = 1 - 2**-53
+    tokens, log_probs = pick([0.0, 0.5, 0.0, 0.5, 0.0, 0.0], [0.0, 0.5, 0.5 - 2**-40, edge])
+    assert tokens.tolist() == [1, 3, 1, 3]
+    assert torch.isfinite(log_probs).all()
+    many = torch.cat([torch.full((1000,), 1e-3), torch.zeros(50)]).tolist()
+    assert pick(many, [edge])[0].item() == 999
+
+
+def test_lp04_filters_choose_tokens_but_log_probs_are_of_the_whole_softmax():
+    """LP-04: top_p 0.5 of [.6, .3, .1] leaves token 0, whose log-prob stays log 0.6."""
+    uniforms = [0.01, 0.5, 0.65, 0.69, 0.95]
+    tokens, log_probs = pick([0.1, 0.6, 0.3], uniforms, top_p=0.5)
+    assert tokens.tolist() == [1] * 5
+    torch.testing.assert_close(log_probs, torch.full((5,), 0.6).log())
+    assert pick([0.1, 0.6, 0.3], uniforms, top_k=2)[0].tolist() == [1, 1, 1, 2, 2]
+    assert pick([0.1, 0.6, 0.3], uniforms, top_p=0.61)[0].tolist() == [1, 1, 1, 2, 2]
+    assert pick([0.1, 0.6, 0.3], uniforms)[0].tolist() == [0, 1, 1, 1, 2]
+    assert pick([0.25] * 4, [0.99], top_k=1)[0].tolist() == [0], "one of several equals"
+
+
+def test_temperature_zero_takes_the_most_likely():
+    logits = torch.tensor([[1.0, 3.0, 2.0]])
+    tokens, log_probs = draw(logits, None, SamplingParams(temperature=0))
+    assert tokens.item() == 1
+    torch.testing.assert_close(log_probs, logits.log_softmax(-1)[:, 1])
+
+
+def answer(policy, prompts, width, **kwargs):
+    rows = tuple(Prompt((token,), "") for token in prompts)
+    params = SamplingParams(width)
+    return NativeSampler(**kwargs).sample(
+        policy, Prompts(rows, tuple(range(len(rows)))), 1, params, 0
+    )
+
+
+def test_eos01_pad_may_be_eos(scripted):
+    """EOS-01: [5, 6, E, E, E] with pad = E has mask [1, 1, 1, 0, 0], length 3, terminated."""
+    policy = scripted({9: 5, 5: 6, 6: 2, 2: 7}, eos_ids=[2], pad_id=2)
+    rollouts = answer(policy, [9], 5)
+    assert rollouts.token_ids.tolist() == [[5, 6, 2, 2, 2]]
+    assert rollouts.mask.int().tolist() == [[1, 1, 1, 0, 0]]
+    assert rollouts.lengths().tolist() == [3]
+    assert rollouts.terminated.tolist() == [True]
+
+
+def test_eos02_any_of_the_eos_ids_ends_an_answer(scripted):
+    """EOS-02: EOS {1, 106}, [7, 106, 9] -> mask [1, 1, 0], not cut; another stops at the limit."""
+    policy = scripted({9: 7, 7: 106, 106: 9, 20: 21, 21: 20}, eos_ids=[1, 106], pad_id=0)
+    rollouts = answer(policy, [9, 20], 3)
+    assert rollouts.token_ids.tolist() == [[7, 106, 0], [21, 20, 21]]
+    assert rollouts.mask.int().tolist() == [[1, 1, 0], [1, 1, 1]]
+    assert rollouts.terminated.tolist() == [True, False]
+
+
+def test_eos05_an_answer_may_be_only_eos(scripted):
+    """EOS-05: mask [1], decoded to nothing."""
+    rollouts = answer(scripted({9: 1, 1: 5}, eos_ids=[1], pad_id=0), [9], 3)
+    assert rollouts.mask.int().tolist() == [[1, 0, 0]]
+    assert rollouts.completions == ("",)
+    assert rollouts.terminated.tolist() == [True]
+
+
+def test_an_eos_at_the_last_token_terminates(scripted):
+    rollouts = answer(scripted({9: 5, 5: 1}, eos_ids=[1], pad_id=0), [9], 2)
+    assert rollouts.mask.all()
+    assert rollouts.terminated.all()
+
+
+def test_rows_that_leave_the_batch_do_not_disturb_the_others(scripted):
+    """Chains of different lengths, so that rows leave one at a time and in groups."""
+    following = {1: 59, **{token: token - 1 for token in range(2, 60)}}
+    starts = [2, 3, 3, 4, 40, 10, 2, 7, 30, 3]
+    rollouts = answer(scripted(following, eos_ids=[1], pad_id=0), starts, 50)
+    for start, ids, mask in zip(starts, rollouts.token_ids, rollouts.mask, strict=True):
+        assert ids[mask].tolist() == list(range(start - 1, 0, -1))
+        assert ids[~mask].eq(0).all()
+    assert rollouts.terminated.all()
+
+
+def test_finished_rows_leave_the_batch(tiny, ask, monkeypatch):
+    policy, rows = tiny(config={"eos_token_id": list(range(12))}), []
+    step = policy.step
+
+    def counted(input_ids, *args):
+        rows.append(len(input_ids))
+        return step(input_ids, *args)
+
+    monkeypatch.setattr(policy, "step", counted)
+    rollouts = NativeSampler().sample(policy, ask(policy, TEXTS), 16, SamplingParams(20), 0)
+    assert rows[0] == 4, "one prefill per prompt, not per answer"
+    assert rows[1] <= 64
+    assert rows[-1] < 32
+    alive = rollouts.mask.sum(0)[1 : len(rows)]
+    assert all(have * 3 / 4 <= need <= have for have, need in zip(rows[1:], alive, strict=True))
+
+
+def test_lp03_generation_config_is_not_used(tiny, ask, tmp_path):
+    """LP-03: a repetition penalty, top-k and minimum length in the folder change nothing."""
+    policy = tiny()
+    prompts, params = ask(policy, TEXTS), SamplingParams(12)
+    expected = NativeSampler().sample(policy, prompts, 4, params, 0)
+    policy.save_pretrained(tmp_path)
+    settings = {"repetition_penalty": 5.0, "top_k": 1, "temperature": 0.1, "min_length": 40}
+    (tmp_path / "generation_config.json").write_text(json.dumps({**settings, "do_sample": True}))
+    loaded = DensePolicy(path=str(tmp_path))
+    loaded.load()
+    assert loaded.causal_lm.generation_config.top_k == 1
+    same(NativeSampler().sample(loaded, prompts, 4, params, 0), expected)
+
+
+def test_lit03_rollouts_can_be_trained_on(tiny, ask):
+    """LIT-03: no inference tensors; the policy is back in training mode."""
+    policy = tiny(gradient_checkpointing=True)
+    policy.training_mode()
+    rollouts = NativeSampler().sample(policy, ask(policy, TEXTS), 3, SamplingParams(6), 0)
+    assert policy.model.training
+    scores = policy.score(rollouts.sequences(torch.arange(len(rollouts))))
+    ratio = (scores.log_probs - rollouts.log_probs[:, : scores.log_probs.shape[1]]).exp()
+    ratio.sum().backward()
+    assert policy.causal_lm.lm_head.weight.grad.abs().sum() > 0
+
+
+def test_gradient_checkpointing_and_mode_do_not_change_answers(tiny, ask):
+    """LIT-01: sampling in the middle of training uses the cache like anywhere else."""
+    plain, checkpointed = tiny(), tiny(gradient_checkpointing=True)
+    checkpointed.training_mode()
+    prompts, params = ask(plain, TEXTS), SamplingParams(8)
+    expected = NativeSampler().sample(plain, prompts, 4, params, 0)
+    same(NativeSampler().sample(checkpointed, prompts, 4, params, 0), expected)
+
+
+def test_adapters_take_part_in_sampling(tiny, ask):
+    policy = tiny(lora={"r": 4, "lora_alpha": 64})
+    prompts, params = ask(policy, TEXTS), SamplingParams(8)
+    before = NativeSampler().sample(policy, prompts, 4, params, 0)
+    with torch.no_grad():
+        for p in policy.trainable_state().values():
+            p.fill_(0.1)
+    after = NativeSampler().sample(policy, prompts, 4, params, 0)
+    assert not torch.equal(before.token_ids, after.token_ids)
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "params", "message"),
+    [
+        (0, SamplingParams(), "num_samples is 0"),
+        (1, SamplingParams(0), "max_new_tokens is 0"),
+        (1, SamplingParams(temperature=-1), "temperature is -1"),
+        (1, SamplingParams(top_p=0), "top_p is 0"),
+        (1, SamplingParams(top_p=1.5), "top_p is 1.5"),
+        (1, SamplingParams(top_k=-1), "top_k is -1"),
+        (
+            1,
+            SamplingParams(60),
+            "a prompt of 17 tokens and max_new_tokens 60 exceed the model's 64",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(tiny, ask, num_samples, params, message):
+    policy = tiny("gpt2")
+    with pytest.raises(UserError) as caught:
+        NativeSampler().sample(policy, ask(policy, TEXTS), num_samples, params, 0)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_prompt_and_batch_size_are_refused(tiny):
+    with pytest.raises(UserError, match="prompt 0 has no tokens"):
+        NativeSampler().sample(tiny(), Prompts((Prompt((), ""),), (0,)), 1, SamplingParams(), 0)
+    with pytest.raises(UserError, match="max_batch_size must be at least 1, not 0"):
+        NativeSampler(0)
+
+
+def test_diverged_weights_are_reported(tiny, ask):
+    policy = tiny()
+    with torch.no_grad():
+        policy.causal_lm.lm_head.weight.fill_(float("nan"))
+    with pytest.raises(UserError, match="training diverged"):
+        NativeSampler().sample(policy, ask(policy, TEXTS), 2, SamplingParams(4), 0)
+
+
+def test_the_longest_request_that_fits_is_accepted(tiny, ask):
+    policy = tiny("gpt2")
+    limit = 64 - max(len(text) for text in TEXTS)
+    rollouts = NativeSampler().sample(policy, ask(policy, TEXTS), 1, SamplingParams(limit), 0)
+    assert rollouts.mask.shape == (4, limit)
