@@ -22,6 +22,8 @@ from rlzoo.ops import (
 from rlzoo.stats import Stats
 from rlzoo.types import PolicyBatch
 
+_DATA = ("old_log_probs", "rollout_log_probs", "ref_log_probs", "advantages")
+
 
 @dataclass(frozen=True)
 class KLPenalty:
@@ -190,7 +192,7 @@ def _check_batch(
         needs.add("entropy")
     if missing := needs - batch.names():
         raise ValueError(f"policy_loss: the batch lacks {sorted(missing)}")
-    for name in ("log_probs", "old_log_probs", "advantages", "ref_log_probs"):
+    for name in ("log_probs", *_DATA, "entropy"):
         value = getattr(batch, name)
         if value is not None and not bool(torch.isfinite(value).all()):
             row, token = (~torch.isfinite(value)).nonzero()[0].tolist()
@@ -200,8 +202,7 @@ def _check_batch(
 
 
 def _with_data_detached(batch: PolicyBatch) -> PolicyBatch:
-    names = ("old_log_probs", "rollout_log_probs", "ref_log_probs", "advantages")
-    given = {name: getattr(batch, name) for name in names}
+    given = {name: getattr(batch, name) for name in _DATA}
     return replace(batch, **{k: v.detach() for k, v in given.items() if v is not None})
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from rlzoo import ranks
+from rlzoo.errors import UserError, nearest
 
 LOG_RATIO_BOUND = 20.0
 """Log-ratios are bounded to this before ``exp``, so that no ratio overflows."""
@@ -159,7 +160,13 @@ def aggregation_weights(
 
     Returns:
         (N, T) float64, 0 where masked.
+
+    Raises:
+        UserError: If there is no such mean.
     """
+    choices: list[str] = list(get_args(Aggregation))
+    if aggregation not in choices:
+        raise UserError(f"aggregation '{aggregation}' is unknown; {nearest(aggregation, choices)}")
     sequences = max(1, denominators.sequences)
     rows = mask.new_ones(len(mask), dtype=torch.float64)
     if aggregation == "token-mean":
@@ -173,6 +180,8 @@ def aggregation_weights(
     else:
         if group_ids is None:
             raise ValueError("aggregation_weights: prompt-mean needs group_ids")
-        tokens = denominators.group_tokens[group_ids].clamp(min=1)
+        live = mask.any(-1)  # a padding pass may hold a prompt that the step has not
+        tokens = denominators.group_tokens.new_ones(len(mask))
+        tokens[live] = denominators.group_tokens[group_ids[live]]
         rows = rows / (max(1, denominators.groups) * tokens)
     return torch.where(mask, rows[:, None], 0.0)
