@@ -11,7 +11,7 @@ from torch import Tensor
 from rlzoo import ranks
 from rlzoo.errors import UserError
 from rlzoo.ops import Denominators
-from rlzoo.types import Experience
+from rlzoo.types import Experience, Rollouts
 
 
 @dataclass(frozen=True)
@@ -57,19 +57,19 @@ def check_divisible(prompts: int, group_size: int, minibatches: int, world_size:
         UserError: Naming the rule and the nearest values that fit it.
     """
     total = prompts * group_size
-    if total % minibatches:
+    if minibatches < 1 or total % minibatches:
         fits = [m for m in range(1, total + 1) if total % m == 0]
-        below = max(m for m in fits if m < minibatches) if minibatches > 1 else 1
-        above = min((m for m in fits if m > minibatches), default=total)
+        near = sorted(sorted(fits, key=lambda m: abs(m - minibatches))[:2])
         raise UserError(
             f"model.minibatches {minibatches} does not divide data.prompts_per_iteration * "
-            f"model.group_size = {prompts} * {group_size} = {total}; use {below} or {above}"
+            f"model.group_size = {prompts} * {group_size} = {total}; "
+            f"use {' or '.join(map(str, near))}"
         )
     if prompts % world_size:
-        below = prompts - prompts % world_size
+        below = max(prompts - prompts % world_size, world_size)
         raise UserError(
             f"data.prompts_per_iteration {prompts} does not divide over {world_size} processes; "
-            f"use {below or world_size} or {below + world_size}"
+            f"use {below} or {below + world_size}"
         )
 
 
@@ -88,6 +88,15 @@ def order(prompts: int, epoch: int, seed: int) -> Tensor:
         return torch.arange(prompts)
     generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
     return torch.randperm(prompts, generator=generator)
+
+
+def step_of_rows(rollouts: Rollouts, prompts: int, epoch: int, count: int, seed: int) -> Tensor:
+    """Return (N,) long, the minibatch of an epoch that each of this rank's rows belongs to."""
+    group = rollouts.group_size
+    place = torch.empty(prompts, dtype=torch.long)
+    place[order(prompts, epoch, seed)] = torch.arange(prompts)
+    slots = place[rollouts.group_ids.cpu()] * group + torch.arange(len(rollouts)) % group
+    return (slots * count // (prompts * group)).to(rollouts.mask.device)
 
 
 def minibatches(
@@ -119,15 +128,10 @@ def minibatches(
         One minibatch per optimizer step.
     """
     rollouts = experience.rollouts
-    group = rollouts.group_size
-    answers = torch.arange(len(rollouts)) % group
     for epoch in range(epochs):
-        place = torch.empty(prompts, dtype=torch.long)
-        place[order(prompts, epoch, seed)] = torch.arange(prompts)
-        slots = place[rollouts.group_ids.cpu()] * group + answers
-        chosen = slots * count // (prompts * group)
+        chosen = step_of_rows(rollouts, prompts, epoch, count, seed)
         for step in range(count):
-            rows = (chosen == step).nonzero().flatten().to(experience.mask.device)
+            rows = (chosen == step).nonzero().flatten()
             denominators = Denominators.count(experience.mask[rows], rollouts.group_ids[rows])
             scored = rows if keep is None else rows[keep[rows]]
             yield Minibatch(
@@ -147,15 +151,18 @@ def micro_batches(experience: Experience, rows: Tensor, max_tokens: int) -> tupl
         At least one; ranks with less work are padded with passes that contribute 0.
     """
     rollouts = experience.rollouts
-    prompt_lengths = torch.tensor([len(rollouts.prompt(int(r)).token_ids) for r in rows.tolist()])
-    lengths = rollouts.lengths()[rows].cpu() + prompt_lengths.long()
-    by_length = lengths.argsort(descending=True, stable=True)
+    responses = rollouts.lengths()[rows].tolist()
+    prompts = [len(rollouts.prompt(row).token_ids) for row in rows.tolist()]
+    by_length = sorted(range(len(rows)), key=lambda i: -prompts[i] - responses[i])
     parts: list[list[int]] = []
-    for i in by_length.tolist():
-        if parts and (len(parts[-1]) + 1) * int(lengths[parts[-1][0]]) <= max_tokens:
+    prompt = response = 0  # the widest of the open part: prompts and responses pad separately
+    for i in by_length:
+        prompt, response = max(prompt, prompts[i]), max(response, responses[i])
+        if parts and (len(parts[-1]) + 1) * (prompt + response) <= max_tokens:
             parts[-1].append(i)
         else:
             parts.append([i])
+            prompt, response = prompts[i], responses[i]
     wanted = max(1, ranks.max_over_ranks(len(parts), experience.mask.device))
     while len(parts) < wanted and any(len(part) > 1 for part in parts):
         longest = max(range(len(parts)), key=lambda k: len(parts[k]))

@@ -51,3 +51,12 @@ def merge_stats(stats: Stats) -> Stats:
 def rank() -> int:
     """Return this process's rank, 0 without a process group."""
     return dist.get_rank() if world_size() > 1 else 0
+
+
+def broadcast_object(value: Any) -> Any:
+    """Return rank 0's picklable object on every rank."""
+    if world_size() == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]

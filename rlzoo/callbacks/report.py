@@ -1,0 +1,205 @@
+"""What a person sees of a run: progress, samples, a picture, a summary."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from rich.console import Console
+from rich.table import Table
+
+from rlzoo.callbacks.plots import reward_plot
+from rlzoo.errors import UserError
+
+log = logging.getLogger("rlzoo")
+
+LIBRARIES = ("rlzoo-lightning", "torch", "lightning", "transformers", "numpy")
+
+
+class Report(Callback):
+    """Prints progress and sample answers; at the end writes reward.png and summary.json.
+
+    Args:
+        every_n_iterations: Distance between progress lines.
+        samples_every_n_iterations: Distance between tables of sample answers; 0 prints one only at
+            the end.
+        samples: Answers per table.
+    """
+
+    def __init__(
+        self, every_n_iterations: int = 5, samples_every_n_iterations: int = 0, samples: int = 6
+    ) -> None:
+        if every_n_iterations < 1:
+            raise UserError(f"report.every_n_iterations must be >= 1, got {every_n_iterations}")
+        if samples_every_n_iterations < 0 or samples < 0:
+            raise UserError("report: samples_every_n_iterations and samples must be >= 0")
+        self.every_n_iterations = every_n_iterations
+        self.samples_every_n_iterations = samples_every_n_iterations
+        self.samples = samples
+        self.rewards: list[tuple[int, float]] = []
+        self.held_out: list[tuple[int, dict[str, float]]] = []
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say how held-out prompts are answered."""
+        module: Any = pl_module
+        if trainer.sanity_checking:
+            values = module.before
+        else:
+            values = {
+                k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("val/")
+            }
+        if not values:
+            return
+        done = int(module.progress["iterations"])
+        self.held_out = [*(pair for pair in self.held_out if pair[0] != done), (done, dict(values))]
+        if trainer.is_global_zero:
+            when = "before training" if done == 0 else f"after iteration {done}"
+            numbers = "  ".join(f"{k.removeprefix('val/')} {v:.3f}" for k, v in values.items())
+            log.info("held-out, %s: %s", when, numbers)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Say how the iteration went."""
+        module: Any = pl_module
+        done, metrics = int(module.progress["iterations"]), trainer.callback_metrics
+        self.rewards.append((done, float(metrics.get("reward/mean", float("nan")))))
+        if not trainer.is_global_zero:
+            return
+        if done % self.every_n_iterations == 0:
+            log.info(
+                "iteration %d/%s  reward %.3f  clip %.4f  length %.1f  tokens/s %.0f",
+                done,
+                trainer.num_training_batches * (trainer.max_epochs or 1),
+                metrics["reward/mean"],
+                metrics["policy/clip_fraction"],
+                metrics["rollout/length"],
+                metrics["tokens/per_s"],
+            )
+        every = self.samples_every_n_iterations
+        if every and done % every == 0:
+            self.show_samples(trainer, module, done)
+
+    def show_samples(self, trainer: Trainer, module: Any, done: int) -> None:
+        """Print a table of answers with their rewards, and log it as text."""
+        if module.last_rollouts is None or not self.samples:
+            return
+        rollouts, scored = module.last_rollouts
+        names = module.runner.names
+        table = Table(title=f"answers at iteration {done}", title_justify="left")
+        for name in ("prompt", "answer given", "expected", *names):
+            table.add_column(name, overflow="fold")
+        lines = ["| prompt | answer given | expected | " + " | ".join(names) + " |"]
+        lines.append("|---" * (3 + len(names)) + "|")
+        step = max(1, len(rollouts) // self.samples)
+        for row in range(0, len(rollouts), step)[: self.samples]:
+            prompt = rollouts.prompt(row)
+            given = rollouts.completions[row] + ("" if rollouts.terminated[row] else " [cut]")
+            rewards = ["-" if x is None else f"{x:.3g}" for x in scored.table[row]]
+            cells = [_short(prompt.text), _short(given), _short(prompt.answer), *rewards]
+            table.add_row(*(cell.replace("[", r"\[") for cell in cells))
+            lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+        Console().print(table)
+        for logger in trainer.loggers:
+            if isinstance(logger, TensorBoardLogger):
+                logger.experiment.add_text("samples", "\n".join(lines), done)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the picture and the summary, and say where everything is."""
+        module: Any = pl_module
+        done = int(module.progress["iterations"])
+        if trainer.val_dataloaders is not None or getattr(trainer, "datamodule", None) is not None:
+            self.evaluate_last(trainer, module, done)
+        if not trainer.is_global_zero:
+            return
+        self.show_samples(trainer, module, done)
+        folder = Path(str(trainer.log_dir))
+        folder.mkdir(parents=True, exist_ok=True)
+        summary = self.summary(module)
+        (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        curves = {"held-out accuracy, sampled": "val/accuracy", "greedy": "val/greedy"}
+        reward_plot(
+            folder / "reward.png",
+            self.rewards,
+            {
+                name: [(i, v[key]) for i, v in self.held_out if key in v]
+                for name, key in curves.items()
+                if any(key in v for _, v in self.held_out)
+            },
+            f"{summary['algorithm']}, {done} iterations, seed {summary['seed']}",
+        )
+        for line in closing(summary, folder):
+            log.info(line)
+
+    def evaluate_last(self, trainer: Trainer, module: Any, done: int) -> None:
+        """Evaluate the final weights unless the last validation already did."""
+        if any(i == done for i, _ in self.held_out) or not trainer.limit_val_batches:
+            return
+        for i, batch in enumerate(trainer.datamodule.val_dataloader()):  # type: ignore[attr-defined]
+            module.validation_step(batch, i)
+        self.held_out.append((done, module.evaluator.compute()))
+
+    def summary(self, module: Any) -> dict[str, Any]:
+        """Return the figures of the run."""
+        before = module.before or {}
+        after = self.held_out[-1][1] if self.held_out else {}
+        config = module.run_config or ""
+        return {
+            "algorithm": type(module.learner.algorithm).__name__,
+            "seed": module.seed,
+            "accuracy_before": before.get("val/accuracy"),
+            "accuracy_after": after.get("val/accuracy"),
+            "greedy_before": before.get("val/greedy"),
+            "greedy_after": after.get("val/greedy"),
+            "iterations": int(module.progress["iterations"]),
+            "updates": int(module.progress["updates"]),
+            "tokens": int(module.progress["tokens"]),
+            "seconds": round(float(module.progress["seconds"]), 3),
+            "held_out": [{"iteration": i, **values} for i, values in self.held_out],
+            "config_hash": hashlib.sha256(config.encode()).hexdigest()[:16],
+            "versions": {name: _version(name) for name in LIBRARIES},
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the curves, so that a resumed run draws them whole."""
+        return {"rewards": self.rewards, "held_out": self.held_out}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the curves back."""
+        self.rewards = [(i, r) for i, r in state_dict["rewards"]]
+        self.held_out = [(i, dict(v)) for i, v in state_dict["held_out"]]
+
+
+def closing(summary: dict[str, Any], folder: Path) -> list[str]:
+    """Return the last lines of a run: the figures, and where things are."""
+
+    def number(key: str) -> str:
+        return "n/a" if summary[key] is None else f"{summary[key]:.3f}"
+
+    rate = summary["tokens"] / max(summary["seconds"], 1e-9)
+    return [
+        f"held-out accuracy: sampled {number('accuracy_before')} -> {number('accuracy_after')}, "
+        f"greedy {number('greedy_before')} -> {number('greedy_after')}",
+        f"{summary['iterations']} iterations, {summary['updates']} updates, "
+        f"{summary['tokens']} tokens in {summary['seconds']:.1f} s ({rate:.0f} tokens/s)",
+        f"summary, picture, TensorBoard log, configuration, checkpoints: {folder}"
+        "/{summary.json, reward.png, events.*, config.yaml, checkpoints}",
+    ]
+
+
+def _short(text: str, limit: int = 60) -> str:
+    text = text.replace("\n", "\\n")
+    return text if len(text) <= limit else "..." + text[-limit:]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

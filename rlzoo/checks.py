@@ -1,0 +1,208 @@
+"""What is refused before weights load, and what is said and verified at the start of a run."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlzoo.batching import check_divisible
+from rlzoo.errors import UserError
+
+if TYPE_CHECKING:
+    from rlzoo.module import RLModule
+    from rlzoo.types import Rollouts
+
+log = logging.getLogger("rlzoo")
+
+BATCH_FIELDS = {
+    "entropy",
+    "group_ids",
+    "token_ids",
+    "ref_log_probs",
+    "rollout_log_probs",
+}
+"""Optional fields of a PolicyBatch that the base can supply."""
+
+
+def check_numbers(**values: float) -> None:
+    """Refuse counts below 1.
+
+    Raises:
+        UserError: Naming the setting and its value.
+    """
+    for name, value in values.items():
+        if value < 1:
+            raise UserError(f"model.{name} must be >= 1, got {value}")
+
+
+def check_settings(module: RLModule) -> None:
+    """Refuse settings that contradict each other or could not act.
+
+    Raises:
+        UserError: Naming the setting, its value and the remedy.
+    """
+    learner, sampling = module.learner, module.sampling
+    check_numbers(
+        group_size=module.group_size,
+        epochs=learner.epochs,
+        minibatches=learner.minibatches,
+        micro_batch_tokens=learner.micro_batch_tokens,
+    )
+    if sampling.temperature <= 0:
+        raise UserError(
+            f"model.sampling.temperature {sampling.temperature} must be > 0 for rollouts; greedy "
+            "answers are for evaluation (model.evaluation.temperature)"
+        )
+    estimator = learner.advantage
+    if module.group_size < estimator.minimum_group:
+        raise UserError(
+            f"model.group_size {module.group_size} leaves {type(estimator).__name__} without a "
+            f"baseline; use at least {estimator.minimum_group}, or model.advantage GAE"
+        )
+    if learner.critic is not None and not estimator.needs_values:
+        raise UserError(
+            f"model.critic {type(learner.critic).__name__} has no effect with "
+            f"{type(estimator).__name__}; remove it or set model.advantage to GAE"
+        )
+    if module.max_grad_norm < 0:
+        raise UserError(f"model.max_grad_norm must be >= 0 (0 is off), got {module.max_grad_norm}")
+    _check_reference(module)
+    name = type(learner.algorithm).__name__
+    if unknown := set(learner.algorithm.needs) - BATCH_FIELDS:
+        raise UserError(
+            f"{name}.needs names {sorted(unknown)}; the base supplies {sorted(BATCH_FIELDS)}"
+        )
+    if learner.drop_zero_advantage and (learner.critic or learner.entropy_coefficient):
+        raise UserError(
+            "model.drop_zero_advantage would take rows from the critic's or the entropy's mean; "
+            "remove it, or the critic and model.entropy_coefficient"
+        )
+
+
+def _check_reference(module: RLModule) -> None:
+    learner = module.learner
+    if learner.kl.coefficient > 0 and not learner.reference:
+        raise UserError(
+            f"model.kl.coefficient {learner.kl.coefficient} needs model.reference; set it to "
+            "initial, adapter_base or a folder"
+        )
+    if "ref_log_probs" in learner.algorithm.needs and not learner.reference:
+        raise UserError(
+            f"{type(learner.algorithm).__name__} reads ref_log_probs; set model.reference"
+        )
+    if learner.reference.source == "adapter_base" and learner.policy.lora is None:
+        raise UserError(
+            "model.reference adapter_base needs a LoRA policy; set model.policy.lora, or use "
+            "model.reference initial"
+        )
+
+
+def check_trainer(module: RLModule) -> None:
+    """Refuse trainer and data settings that do not fit, before any weights are loaded.
+
+    Raises:
+        UserError: Naming the setting, its value and the remedy.
+    """
+    trainer = module.trainer
+    if "16-mixed" in str(trainer.precision) and "bf16" not in str(trainer.precision):
+        raise UserError(
+            f"trainer.precision {trainer.precision} needs a loss scaler, which manual optimisation "
+            "does not drive; use bf16-mixed or 32-true"
+        )
+    data: Any = getattr(trainer, "datamodule", None)
+    prompts = getattr(data, "prompts_per_iteration", None)
+    if prompts is not None:
+        check_divisible(
+            prompts, module.group_size, module.learner.minibatches, trainer.world_size
+        )
+    if module.cold_start is not None and not hasattr(data, "task"):
+        raise UserError(
+            "model.cold_start needs a task that gives demonstrations; train with PromptDataModule"
+        )
+
+
+def plan(module: RLModule) -> list[str]:
+    """Return what the run will do, in a few lines."""
+    learner, sampling, trainer = module.learner, module.sampling, module.trainer
+    prompts = getattr(getattr(trainer, "datamodule", None), "prompts_per_iteration", None)
+    answers = "?" if prompts is None else prompts * module.group_size
+    total = trainer.num_training_batches
+    parameters = sum(p.numel() for p in module.policy.parameters())
+    lines = [
+        f"policy: {type(module.policy).__name__} {parameters:,} parameters on {module.device}",
+        f"objective: {type(learner.algorithm).__name__}"
+        f" {_shown(learner.algorithm)}, {learner.aggregation},"
+        f" advantage {type(learner.advantage).__name__}",
+        f"plan: {total} iterations x {learner.updates_per_iteration} updates; an iteration is"
+        f" {prompts} prompts x {module.group_size} = {answers} answers,"
+        f" {learner.epochs} x {learner.minibatches} minibatches",
+        f"sampling: temperature {sampling.temperature}, top_p {sampling.top_p}, top_k"
+        f" {sampling.top_k or 'off'}, at most {sampling.max_new_tokens} tokens; nothing is taken"
+        " from the checkpoint's generation_config",
+    ]
+    if learner.reference:
+        lines.append(f"reference: {learner.reference.source}, kl {_shown(learner.kl)}")
+    if learner.updates_per_iteration == 1:
+        lines.append(
+            "one update per iteration: the ratio is exactly 1, so a loss near 0 and a clip"
+            " fraction of 0 are as they should be"
+        )
+    return lines
+
+
+def _shown(thing: object) -> str:
+    return "(" + ", ".join(f"{k}={v}" for k, v in vars(thing).items()) + ")"
+
+
+@torch.no_grad()
+def self_check(module: RLModule, rollouts: Rollouts) -> None:
+    """Score the first answers twice with the same weights, and against the sampler.
+
+    Reports max |ratio - 1| and the gap between the sampler's log-probabilities and the trainer's.
+
+    Raises:
+        UserError: If the two scorings differ by more than ``self_check_tolerance``.
+    """
+    rows = torch.arange(min(32, len(rollouts)), device=rollouts.mask.device)
+    sequences, policy = rollouts.sequences(rows), module.policy
+    temperature = module.sampling.temperature
+    policy.training_mode()
+    first = policy.score(sequences, temperature).log_probs
+    second = policy.score(sequences, temperature).log_probs
+    alone = policy.score(rollouts.sequences(rows[:1]), temperature).log_probs
+    mask = sequences.mask
+    worst = float(((second - first).exp() - 1).abs()[mask].max())
+    gap = (first - rollouts.log_probs[rows, : mask.shape[1]]).abs()[mask]
+    log.info(
+        "self-check: max |ratio - 1| %.1e; sampler against trainer, nats per token: "
+        "mean %.1e, max %.1e",
+        worst,
+        float(gap.mean()),
+        float(gap.max()),
+    )
+    if not worst <= module.self_check_tolerance:
+        raise UserError(
+            f"self-check: scoring the same answers twice gives max |ratio - 1| = {worst:.2e}, over "
+            f"model.self_check_tolerance {module.self_check_tolerance}; something random is left "
+            "in the model (dropout, router jitter), or raise the tolerance"
+        )
+    shape_noise = (alone[0] - first[0, : alone.shape[1]])[mask[0, : alone.shape[1]]]
+    _warn_of_noise(module, max(float(shape_noise.abs().mean()), float(gap.mean())), rollouts)
+
+
+def _warn_of_noise(module: RLModule, noise: float, rollouts: Rollouts) -> None:
+    algorithm = module.learner.algorithm
+    band = min(getattr(algorithm, "clip_low", 1.0), getattr(algorithm, "clip_high", 1.0))
+    length = float(rollouts.lengths().float().mean())
+    unit = length**0.5 if module.learner.aggregation == "sequence-mean" else 1.0
+    if noise / unit > band:
+        log.warning(
+            "log-probabilities differ by %.1e nats per token between two computations of the same "
+            "weights: over answers of %.0f tokens that exceeds the clip band %.1e, so noise alone "
+            "will clip; widen clip_low and clip_high or use float32",
+            noise,
+            length,
+            band,
+        )

@@ -1,0 +1,184 @@
+"""The command line: fit, validate, generate, export, algorithms."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+import rlzoo.models
+import rlzoo.rewards
+import rlzoo.rollout
+import rlzoo.tasks
+from rlzoo import __version__, commands
+from rlzoo.callbacks import IterationCheckpoint, Report
+from rlzoo.data import PromptDataModule
+from rlzoo.errors import UserError
+from rlzoo.explain import explain
+from rlzoo.module import RLModule
+
+OVERVIEW = f"""rlzoo {__version__}: policy-gradient objectives for language models
+
+  rlzoo fit        --config configs/quickstart.yaml [--model.algorithm GSPO]   train
+  rlzoo validate   --config ... [--ckpt_path ...]                              held-out accuracy
+  rlzoo generate   --ckpt_path ... --prompt "S31452="                          answers to a prompt
+  rlzoo export     --ckpt_path ... --output_dir ...                            a Hugging Face folder
+  rlzoo algorithms [NAME]                                                      the objectives
+
+`rlzoo COMMAND --help` explains a command; `rlzoo fit --config ... --print_config` prints every
+setting with its value, in a form that reproduces the run."""
+
+log = logging.getLogger("rlzoo")
+
+
+class RLCLI(LightningCLI):
+    """LightningCLI with rlzoo's links, defaults and checks."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add what belongs to neither trainer, model nor data."""
+        parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
+        parser.add_argument(
+            "--threads",
+            type=int,
+            default=0,
+            help="Torch threads; 1 is fastest for tiny models, 0 leaves torch's own choice.",
+        )
+        parser.add_lightning_class_args(Report, "report")
+        parser.add_lightning_class_args(IterationCheckpoint, "checkpoint")
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Return the trainer methods that are commands here."""
+        ours = ("fit", "validate")
+        return {k: v for k, v in LightningCLI.subcommands().items() if k in ours}
+
+    def before_instantiate_classes(self) -> None:
+        """Refuse what cannot run here, and set the threads."""
+        config = self.config[str(self.subcommand)]
+        if config.threads < 0:
+            raise UserError(f"threads must be >= 0, got {config.threads}")
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        check_strategy(config.trainer)
+        path = config.get("ckpt_path")
+        if path and path not in ("best", "last", "hpc", "registry") and not Path(path).exists():
+            raise UserError(f"ckpt_path '{path}' does not exist; a run starts anew without it")
+        if config.trainer.enable_progress_bar is None:
+            config.trainer.enable_progress_bar = sys.stdout.isatty()
+
+    def instantiate_classes(self) -> None:
+        """Instantiate, and hand the resolved configuration to the module, for its checkpoints."""
+        super().instantiate_classes()
+        command = str(self.subcommand)
+        self.model.run_config = self._parser(command).dump(
+            self.config[command], skip_link_targets=False
+        )
+
+
+def check_strategy(trainer: Any) -> None:
+    """Refuse DeepSpeed where it cannot run.
+
+    Raises:
+        UserError: With what is missing.
+    """
+    strategy = trainer.strategy
+    name = strategy if isinstance(strategy, str) else str(strategy.get("class_path", ""))
+    if "deepspeed" not in name.lower():
+        return
+    try:
+        import deepspeed  # noqa: F401
+    except ImportError:
+        raise UserError(
+            f"trainer.strategy {name} needs: pip install 'rlzoo-lightning[deepspeed]'"
+        ) from None
+    if trainer.accelerator == "cpu" or not torch.cuda.is_available():
+        raise UserError(
+            f"trainer.strategy {name} runs on CUDA GPUs and this run is on "
+            f"{trainer.accelerator if trainer.accelerator == 'cpu' else 'a machine without one'}; "
+            "use trainer.strategy auto, or ddp for several processes"
+        )
+
+
+def keys_of(parser: LightningArgumentParser) -> list[str]:
+    """Return every key a parser knows."""
+    return [action.dest for action in parser._actions if action.dest not in ("help", "config")]
+
+
+def lightning_command(args: list[str]) -> None:
+    """Run fit or validate.
+
+    Raises:
+        UserError: If the configuration is refused.
+    """
+    settings = {"exit_on_error": False, "allow_abbrev": False, "logger": log}
+    cli: list[RLCLI] = []
+
+    class Recorded(RLCLI):
+        def setup_parser(self, *arguments: Any, **named: Any) -> None:
+            cli.append(self)
+            super().setup_parser(*arguments, **named)
+
+    sys.argv = [sys.argv[0], *args]
+    try:
+        Recorded(
+            RLModule,
+            PromptDataModule,
+            seed_everything_default=0,
+            trainer_defaults={"use_distributed_sampler": False},
+            parser_kwargs={**settings, **{name: dict(settings) for name in RLCLI.subcommands()}},
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+        )
+    except argparse.ArgumentError as error:
+        keys = keys_of(cli[0]._subcommand_parsers[args[0]]) if cli else []
+        raise UserError(explain(str(error), keys)) from error
+
+
+def quiet() -> None:
+    """Keep other libraries' advertising and repeated advice out of the way."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    log.setLevel(logging.INFO)
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for pattern in (".*does not have many workers.*", ".*num_workers.*", ".*litlogger.*"):
+        warnings.filterwarnings("ignore", pattern)
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run a command; a refused setting is one line on stderr and exit status 2."""
+    args = sys.argv[1:] if args is None else args
+    sys.path.insert(0, os.getcwd())
+    quiet()
+    command = args[0] if args else "--help"
+    if command in ("-h", "--help"):
+        print(OVERVIEW)
+        return
+    if command == "--version":
+        print(__version__)
+        return
+    try:
+        if command in RLCLI.subcommands():
+            lightning_command(args)
+        else:
+            commands.run(command, args[1:], [*RLCLI.subcommands()])
+    except UserError as error:
+        if os.environ.get("RLZOO_TRACEBACK"):
+            raise
+        print(f"rlzoo: error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except yaml.YAMLError as error:
+        print(f"rlzoo: error: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()

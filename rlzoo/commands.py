@@ -1,0 +1,144 @@
+"""The commands that need no trainer: generate, export, algorithms."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from jsonargparse import ArgumentParser
+
+from rlzoo.algorithms import discover
+from rlzoo.errors import UserError, nearest
+from rlzoo.models.base import Policy
+from rlzoo.rollout.native import NativeSampler
+from rlzoo.types import Prompt, Prompts, SamplingParams
+
+
+def load_policy(ckpt_path: str) -> Policy:
+    """Rebuild a trained policy from a checkpoint alone.
+
+    Args:
+        ckpt_path: Checkpoint file of ``rlzoo fit``.
+
+    Returns:
+        The policy with its trained weights.
+
+    Raises:
+        UserError: If the file is missing or was not written by rlzoo.
+    """
+    if not Path(ckpt_path).is_file():
+        raise UserError(f"ckpt_path '{ckpt_path}' is not a file; give a checkpoint of rlzoo fit")
+    checkpoint = torch.load(ckpt_path, map_location="cpu", weights_only=True)
+    if not checkpoint.get("rlzoo", {}).get("config"):
+        raise UserError(f"ckpt_path '{ckpt_path}' carries no rlzoo configuration; use rlzoo fit")
+    config = yaml.safe_load(checkpoint["rlzoo"]["config"])
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--policy", type=Policy)
+    policy: Policy = parser.instantiate_classes(
+        parser.parse_object({"policy": config["model"]["policy"]})
+    ).policy
+    policy.load()
+    prefix = "policy."
+
+    weights = {
+        k[len(prefix) :]: v for k, v in checkpoint["state_dict"].items() if k.startswith(prefix)
+    }
+    _, unexpected = policy.load_state_dict(weights, strict=False)
+    missing = {n for n, p in policy.named_parameters() if p.requires_grad} - weights.keys()
+    if unexpected or missing:
+        raise UserError(f"ckpt_path '{ckpt_path}' does not fit its policy: {unexpected or missing}")
+    return policy
+
+
+def generate(args: Sequence[str]) -> None:
+    """Answer prompts with a trained policy."""
+    parser = _parser("generate", "Answer prompts with a trained policy.")
+    parser.add_argument("--ckpt_path", required=True, help="checkpoint of rlzoo fit")
+    parser.add_argument("--prompt", required=True, action="append", help="may be given repeatedly")
+    parser.add_argument("--chat", action="store_true", help="wrap the prompt as a user message")
+    parser.add_argument("--samples", type=int, default=1, help="answers per prompt")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
+    parser.add_argument("--max_new_tokens", type=int, default=64, help="longest answer")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the answers")
+    given = parser.parse_args(args)
+    policy = load_policy(given.ckpt_path)
+    rows = []
+    for text in given.prompt:
+        prompt: Any = [{"role": "user", "content": text}] if given.chat else text
+        rows.append(Prompt(tuple(policy.encode(prompt)), text))
+    params = SamplingParams(given.max_new_tokens, given.temperature)
+    prompts = Prompts(tuple(rows), tuple(range(len(rows))))
+    rollouts = NativeSampler().sample(policy, prompts, given.samples, params, given.seed)
+    for row, completion in enumerate(rollouts.completions):
+        cut = "" if bool(rollouts.terminated[row]) else " [cut]"
+        print(f"{rollouts.prompt(row).text}{completion}{cut}")
+
+
+def export(args: Sequence[str]) -> None:
+    """Write a trained policy as a Hugging Face folder."""
+    parser = _parser("export", "Write a trained policy as a Hugging Face folder.")
+    parser.add_argument("--ckpt_path", required=True, help="checkpoint of rlzoo fit")
+    parser.add_argument("--output_dir", required=True, help="folder to write")
+    given = parser.parse_args(args)
+    folder = Path(given.output_dir)
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"output_dir '{folder}' is not empty; give a new folder")
+    load_policy(given.ckpt_path).save_pretrained(folder)
+    print(f"wrote {folder}; load it with AutoModelForCausalLM.from_pretrained('{folder}')")
+
+
+def algorithms(args: Sequence[str]) -> None:
+    """List the objectives, or explain one."""
+    parser = _parser("algorithms", "List the objectives, or explain one.")
+    parser.add_argument("name", nargs="?", help="objective to explain")
+    given = parser.parse_args(args)
+    zoo = discover()
+    if given.name is None:
+        print(f"{'name':<8} {'aggregation':<14} {'advantage':<9} defaults")
+        for name, cls in zoo.items():
+            defaults = ", ".join(
+                str(p).split(": ")[0] + f"={p.default}"
+                for p in inspect.signature(cls).parameters.values()
+            )
+            print(f"{name:<8} {cls.aggregation:<14} {cls.advantage:<9} {defaults}")
+            print(textwrap.indent((inspect.getdoc(cls) or "").splitlines()[0], "         "))
+        return
+    if given.name not in zoo:
+        raise UserError(f"no objective '{given.name}'; {nearest(given.name, list(zoo))}")
+    cls = zoo[given.name]
+    print(f"{given.name}: {inspect.getdoc(cls)}\n")
+    print(f"aggregation {cls.aggregation}, advantage {cls.advantage}; {inspect.getsourcefile(cls)}")
+
+
+COMMANDS = {"generate": generate, "export": export, "algorithms": algorithms}
+
+
+def run(command: str, args: Sequence[str], others: Sequence[str]) -> None:
+    """Run a command by name.
+
+    Args:
+        command: What the user typed.
+        args: The rest of the line.
+        others: Commands that exist elsewhere, for the message.
+
+    Raises:
+        UserError: If there is none of that name, or its options are wrong.
+    """
+    if command not in COMMANDS:
+        raise UserError(f"no command '{command}'; {nearest(command, [*others, *COMMANDS])}")
+    COMMANDS[command](args)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def _parser(name: str, description: str) -> argparse.ArgumentParser:
+    return _Parser(prog=f"rlzoo {name}", description=description, allow_abbrev=False)

@@ -1,0 +1,131 @@
+"""From rollouts to experience: rewards by row, scores before the update, advantages. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlzoo.batching import micro_batches
+from rlzoo.rewards.base import Reward, Sample
+from rlzoo.rewards.runner import RewardRunner
+from rlzoo.stats import Stats
+from rlzoo.types import Experience, Rollouts, Sequences
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What every reward said about every answer.
+
+    Attributes:
+        table: N lists of K rewards, None where one abstained.
+        scores: (N,) weighted sums; 0 where not valid.
+        valid: (N,) bool, False where all rewards abstained.
+    """
+
+    table: list[list[float | None]]
+    scores: Tensor
+    valid: Tensor
+
+
+def samples_of(rollouts: Rollouts) -> list[Sample]:
+    """Return the answers in the form rewards read: text and numbers, no tensors."""
+    terminated, lengths = rollouts.terminated.tolist(), rollouts.lengths().tolist()
+    rows = []
+    for row, completion in enumerate(rollouts.completions):
+        prompt = rollouts.prompt(row)
+        rows.append(
+            Sample(
+                row=row,
+                prompt=prompt.text,
+                completion=completion,
+                answer=prompt.answer,
+                terminated=terminated[row],
+                num_tokens=lengths[row],
+                columns=prompt.columns,
+            )
+        )
+    return rows
+
+
+def score(runner: RewardRunner, rollouts: Rollouts) -> Scored:
+    """Ask every reward about every answer.
+
+    Args:
+        runner: Holds the K rewards and enforces their contract.
+        rollouts: N answers.
+
+    Returns:
+        The table and its weighted sum.
+    """
+    table = runner.evaluate(samples_of(rollouts))
+    combined = runner.combine(table)
+    device = rollouts.mask.device
+    scores = torch.tensor([0.0 if x is None else x for x in combined], device=device)
+    valid = torch.tensor([x is not None for x in combined], dtype=torch.bool, device=device)
+    return Scored(table, scores, valid)
+
+
+@torch.no_grad()
+def score_rows(
+    function: Callable[[Sequences], dict[str, Tensor]],
+    experience: Experience,
+    rows: Tensor,
+    max_tokens: int,
+) -> dict[str, Tensor]:
+    """Run a scoring function over some rows, a micro-batch at a time.
+
+    Args:
+        function: Sequences of n rows to named (n, t) tensors.
+        experience: Holds the rollouts.
+        rows: (n,) long.
+        max_tokens: Most padded tokens at a time.
+
+    Returns:
+        Named (N, T) tensors, 0 in rows that were not asked for.
+    """
+    shape = experience.mask.shape
+    filled: dict[str, Tensor] = {}
+    for micro in micro_batches(experience, rows, max_tokens):
+        for name, values in function(experience.rollouts.sequences(micro.rows)).items():
+            full = filled.setdefault(name, values.new_zeros(shape))
+            if not micro.padding:
+                full[micro.rows, : values.shape[1]] = values
+    return filled
+
+
+def reward_stats(scored: Scored, rewards: Sequence[Reward]) -> Stats:
+    """Return mean, spread and abstentions of the rewards, one by one and combined."""
+    stats, valid = Stats(), scored.valid
+    scores = torch.where(valid, scored.scores.double(), 0.0)
+    stats.add("reward/mean", scores.sum(), valid.sum())
+    stats.add("reward/square", scores.square().sum(), valid.sum())
+    stats.add("reward/abstained", (~valid).sum(), len(valid))
+    for k, reward in enumerate(rewards):
+        given = [row[k] for row in scored.table if row[k] is not None]
+        stats.add(f"reward/{reward.name}", sum(x for x in given if x is not None), len(given))
+    return stats
+
+
+def rollout_stats(rollouts: Rollouts) -> Stats:
+    """Return lengths as sampled, before any mask of the loss, and the share that was cut."""
+    stats, lengths = Stats(), rollouts.lengths()
+    stats.add("rollout/length", lengths.sum(), len(lengths))
+    stats.maximum("rollout/length_max", lengths.max())
+    stats.maximum("rollout/length_min", -lengths.min())
+    stats.add("rollout/truncated", (~rollouts.terminated).sum(), len(lengths))
+    stats.add_masked("rollout/log_prob", rollouts.log_probs, rollouts.mask)
+    return stats
+
+
+def finish(means: dict[str, float]) -> dict[str, float]:
+    """Turn the raw moments that merge over ranks into what a person reads."""
+    square = means.pop("reward/square", None)
+    if square is not None and "reward/mean" in means:
+        means["reward/std"] = math.sqrt(max(0.0, square - means["reward/mean"] ** 2))
+    if "rollout/length_min" in means:
+        means["rollout/length_min"] = -means["rollout/length_min"]
+    return means

@@ -1,0 +1,232 @@
+"""Between rollouts and the optimizer: scores, advantages, minibatches, loss. No Lightning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from rlzoo import batching, ranks
+from rlzoo.advantages import Advantage, Outcome, share_without_signal
+from rlzoo.algorithms.base import Algorithm
+from rlzoo.experience import Scored, score_rows
+from rlzoo.models.base import Policy
+from rlzoo.models.critic import Critic
+from rlzoo.models.reference import Reference
+from rlzoo.objective import KLPenalty, policy_loss, value_loss
+from rlzoo.ops import Aggregation, kl_penalty
+from rlzoo.settings import ValueSettings
+from rlzoo.stats import Stats
+from rlzoo.types import Experience, PolicyBatch, Rollouts, Scores, Sequences
+
+
+@dataclass
+class Learner:
+    """Everything that turns scored answers into losses; the arguments are those of ``RLModule``.
+
+    Attributes:
+        policy: The model that is trained.
+        algorithm: Ratio and clip.
+        advantage: Estimator.
+        aggregation: How token losses become one number.
+        temperature: T of the rollouts, and so of every score.
+        length: Longest answer, the constant of ``constant-length``.
+        epochs: Passes over the rollouts.
+        minibatches: Optimizer steps per pass.
+        micro_batch_tokens: Most padded tokens per forward pass.
+        critic: Value model, or None.
+        reference: Reference policy; false where there is none.
+        kl: KL penalty.
+        value: Weight and clip of the value loss.
+        entropy_coefficient: Weight of the entropy bonus.
+        mask_truncated: Leave cut answers out of the loss.
+        drop_zero_advantage: Do not score rows whose advantage is 0.
+    """
+
+    policy: Policy
+    algorithm: Algorithm
+    advantage: Advantage
+    aggregation: Aggregation
+    temperature: float
+    length: int
+    epochs: int = 1
+    minibatches: int = 1
+    micro_batch_tokens: int = 16384
+    critic: Critic | None = None
+    reference: Reference = field(default_factory=Reference)
+    kl: KLPenalty = field(default_factory=KLPenalty)
+    value: ValueSettings = field(default_factory=ValueSettings)
+    entropy_coefficient: float = 0.0
+    mask_truncated: bool = False
+    drop_zero_advantage: bool = False
+
+    @property
+    def updates_per_iteration(self) -> int:
+        """Optimizer steps per iteration."""
+        return self.epochs * self.minibatches
+
+    @property
+    def wants_entropy(self) -> bool:
+        """Whether the update has to compute entropies."""
+        return bool(self.entropy_coefficient) or "entropy" in self.algorithm.needs
+
+    def experience(self, rollouts: Rollouts, scored: Scored, seed: int, stats: Stats) -> Experience:
+        """Score what must be known before the first update, then estimate advantages.
+
+        Args:
+            rollouts: This rank's answers.
+            scored: Their rewards.
+            seed: Seed of the iteration.
+            stats: Receives what there is to log.
+
+        Returns:
+            Experience ready to be cut into minibatches.
+        """
+        mask = rollouts.mask & scored.valid[:, None]
+        if self.mask_truncated:
+            mask = mask & rollouts.terminated[:, None]
+        blank = torch.zeros_like(rollouts.log_probs)
+        experience = Experience(rollouts, mask, blank, old_log_probs=blank.clone())
+        self.policy.training_mode()
+        experience = replace(experience, **self._scores_before(experience, seed))
+        penalty = None
+        if self.kl.in_reward:
+            assert experience.old_log_probs is not None
+            assert experience.ref_log_probs is not None
+            divergence = kl_penalty(
+                experience.old_log_probs, experience.ref_log_probs, self.kl.estimator
+            )
+            stats.add_masked("policy/kl_ref", divergence, mask)
+            penalty = self.kl.coefficient * divergence
+        outcome = Outcome(
+            scored.scores, scored.valid, rollouts.group_ids, mask, penalty, experience.values
+        )
+        stats.add("reward/groups_without_signal", *share_without_signal(outcome))
+        estimate = self.advantage(outcome)
+        stats.add_masked("policy/advantage_abs", estimate.advantages.abs(), mask)
+        return replace(experience, advantages=estimate.advantages, returns=estimate.returns)
+
+    def _scores_before(self, experience: Experience, seed: int) -> dict[str, Tensor]:
+        rollouts = experience.rollouts
+        every = torch.arange(len(rollouts), device=experience.mask.device)
+        known: dict[str, Tensor] = {}
+        if self.critic is not None or self.kl.in_reward:
+            known |= score_rows(self._by_policy, experience, every, self.micro_batch_tokens)
+        elif self.minibatches > 1:
+            prompts = len(rollouts.prompts) * ranks.world_size()
+            step = batching.step_of_rows(rollouts, prompts, 0, self.minibatches, seed)
+            later = every[step > 0]
+            known |= score_rows(self._by_policy, experience, later, self.micro_batch_tokens)
+        if self.reference:
+            known |= score_rows(self._by_reference, experience, every, self.micro_batch_tokens)
+        return known
+
+    def _by_policy(self, sequences: Sequences) -> dict[str, Tensor]:
+        scores = self.policy.score(sequences, self.temperature)
+        known = {"old_log_probs": scores.log_probs}
+        if self.critic is not None and scores.hidden is not None:
+            known["values"] = self.critic.values(sequences, scores.hidden)
+        return known
+
+    def _by_reference(self, sequences: Sequences) -> dict[str, Tensor]:
+        return {"ref_log_probs": self.reference.log_probs(sequences, self.temperature)}
+
+    def cut(self, experience: Experience, seed: int) -> Iterator[batching.Minibatch]:
+        """Cut the rollouts into epochs, minibatches and micro-batches.
+
+        Args:
+            experience: What ``experience`` returned.
+            seed: Seed of the iteration.
+
+        Returns:
+            One minibatch per optimizer step.
+        """
+        return batching.minibatches(
+            experience,
+            prompts=len(experience.rollouts.prompts) * ranks.world_size(),
+            epochs=self.epochs,
+            count=self.minibatches,
+            micro_batch_tokens=self.micro_batch_tokens,
+            seed=seed,
+            keep=(experience.advantages != 0).any(-1) if self.drop_zero_advantage else None,
+        )
+
+    def loss(
+        self,
+        experience: Experience,
+        minibatch: batching.Minibatch,
+        micro: batching.MicroBatch,
+        stats: Stats,
+        *,
+        on_policy: bool,
+    ) -> Tensor:
+        """Return a micro-batch's share of the loss of its optimizer step.
+
+        Args:
+            experience: The iteration's.
+            minibatch: The step.
+            micro: The rows.
+            stats: Receives what there is to log.
+            on_policy: Whether the weights are still those that sampled: then the old log-probs are
+                the new ones, detached, and are kept for later epochs.
+
+        Returns:
+            0-d, to be summed over micro-batches and ranks.
+        """
+        sequences = experience.rollouts.sequences(micro.rows)
+        scores = self.policy.score(sequences, self.temperature, self.wants_entropy)
+        width = sequences.mask.shape[1]
+        mask = experience.mask[micro.rows, :width]
+        if micro.padding:
+            mask = torch.zeros_like(mask)
+        elif on_policy:
+            assert experience.old_log_probs is not None
+            experience.old_log_probs[micro.rows, :width] = scores.log_probs.detach()
+        loss, found = policy_loss(
+            self.algorithm,
+            self._batch(experience, micro.rows, scores, mask),
+            minibatch.denominators,
+            aggregation=self.aggregation,
+            length=self.length,
+            kl=self.kl,
+            entropy_coefficient=self.entropy_coefficient,
+        )
+        stats.merge([found])
+        if self.critic is None or scores.hidden is None:
+            return loss
+        assert experience.values is not None
+        assert experience.returns is not None
+        of_value = value_loss(
+            self.critic.values(sequences, scores.hidden),
+            experience.values[micro.rows, :width],
+            experience.returns[micro.rows, :width],
+            mask,
+            minibatch.denominators,
+            clip=self.value.clip,
+        )
+        stats.merge([of_value.stats])
+        return loss + self.value.coefficient * of_value.loss
+
+    def _batch(
+        self, experience: Experience, rows: Tensor, scores: Scores, mask: Tensor
+    ) -> PolicyBatch:
+        rollouts, width = experience.rollouts, mask.shape[1]
+
+        def cut(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values[rows, :width]
+
+        assert experience.old_log_probs is not None
+        in_reward = self.kl.in_reward
+        return PolicyBatch(
+            log_probs=scores.log_probs,
+            old_log_probs=experience.old_log_probs[rows, :width],
+            advantages=experience.advantages[rows, :width],
+            mask=mask,
+            rollout_log_probs=cut(rollouts.log_probs),
+            ref_log_probs=None if in_reward else cut(experience.ref_log_probs),
+            entropy=scores.entropy,
+            group_ids=rollouts.group_ids[rows],
+            token_ids=cut(rollouts.token_ids),
+        )

@@ -1,0 +1,329 @@
+"""The LightningModule that wires the stages of one iteration together."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.cli import OptimizerCallable
+
+from rlzoo import __version__, ranks
+from rlzoo.advantages import Advantage, default_advantage
+from rlzoo.algorithms.base import Algorithm
+from rlzoo.algorithms.grpo import GRPO
+from rlzoo.batching import Minibatch
+from rlzoo.checks import check_settings, check_trainer, plan, self_check
+from rlzoo.coldstart import ColdStart
+from rlzoo.errors import UserError
+from rlzoo.evaluation import Evaluator
+from rlzoo.experience import Scored, finish, reward_stats, rollout_stats, score
+from rlzoo.learner import Learner
+from rlzoo.models.base import Policy
+from rlzoo.models.critic import Critic, SeparateCritic
+from rlzoo.models.reference import Reference
+from rlzoo.objective import KLPenalty
+from rlzoo.ops import Aggregation
+from rlzoo.rewards.base import Reward
+from rlzoo.rewards.runner import RewardRunner
+from rlzoo.rng import collect_rng, restore_rng
+from rlzoo.rollout.base import Sampler
+from rlzoo.rollout.native import NativeSampler
+from rlzoo.settings import Evaluation, Schedule, ValueSettings
+from rlzoo.stats import Stats
+from rlzoo.strategies.accumulation import accumulating
+from rlzoo.types import Experience, Prompts, Rollouts, SamplingParams
+
+log = logging.getLogger("rlzoo")
+
+
+class RLModule(L.LightningModule):
+    """One Lightning batch of prompts is one iteration of reinforcement learning.
+
+    Prompts -> rollouts -> rewards -> advantages -> minibatches -> objective -> optimizer, under
+    manual optimisation: ``epochs * minibatches`` optimizer steps per iteration.
+
+    Args:
+        policy: The language model that is trained.
+        rewards: What answers are scored by; their weighted sum is the reward.
+        algorithm: Ratio and clip: GRPO, GSPO, CISPO, PPO, or a class of your own.
+        sampler: How answers are drawn.
+        sampling: Length and temperature of rollouts.
+        evaluation: How held-out prompts are answered and judged.
+        group_size: G, answers per prompt.
+        epochs: Passes over the rollouts of an iteration.
+        minibatches: Optimizer steps per pass; must divide prompts * G.
+        micro_batch_tokens: Most padded tokens, prompts included, per forward and backward pass.
+        advantage: Estimator; by default the one the algorithm names.
+        aggregation: How token losses become one number; by default the algorithm's.
+        kl: Penalty that holds the policy near the reference.
+        reference: none, initial, adapter_base, or the folder of another model.
+        critic: Value model of an estimator that needs one; a separate copy of the trunk by default.
+        value: Weight and clip of the critic's loss.
+        entropy_coefficient: Weight of the entropy bonus.
+        mask_truncated: Leave answers that were cut at the longest length out of the loss; their
+            rewards still count in their group.
+        drop_zero_advantage: Skip answers whose advantage is 0 (their KL term goes with them); they
+            still count in the denominators.
+        optimizer: Optimizer class and its settings.
+        schedule: Learning rate over updates.
+        max_grad_norm: Gradients are scaled down to this norm; 0 is off.
+        cold_start: Supervised fit on the task's demonstrations before RL, or none.
+        self_check_tolerance: Largest |ratio - 1| that the start-up check accepts between two
+            scorings of the first answers by the same weights.
+        seed: Seed of rollouts and of the order of minibatches; seed_everything by default.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        rewards: list[Reward],
+        algorithm: Algorithm = GRPO(),  # noqa: B008 - a default that jsonargparse can show
+        sampler: Sampler = NativeSampler(),  # noqa: B008
+        sampling: SamplingParams = SamplingParams(),  # noqa: B008
+        evaluation: Evaluation = Evaluation(),  # noqa: B008
+        group_size: int = 8,
+        epochs: int = 1,
+        minibatches: int = 1,
+        micro_batch_tokens: int = 16384,
+        advantage: Advantage | None = None,
+        aggregation: Aggregation | None = None,
+        kl: KLPenalty = KLPenalty(),  # noqa: B008
+        reference: str = "none",
+        critic: Critic | None = None,
+        value: ValueSettings = ValueSettings(),  # noqa: B008
+        entropy_coefficient: float = 0.0,
+        mask_truncated: bool = False,
+        drop_zero_advantage: bool = False,
+        optimizer: OptimizerCallable = torch.optim.AdamW,
+        schedule: Schedule = Schedule(),  # noqa: B008
+        max_grad_norm: float = 1.0,
+        cold_start: ColdStart | None = None,
+        self_check_tolerance: float = 1e-3,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        advantage = advantage or default_advantage(algorithm.advantage)
+        if critic is None and advantage.needs_values:
+            critic = SeparateCritic()
+        self.policy, self.critic, self.sampler = policy, critic, sampler
+        self.runner = RewardRunner(rewards)
+        self.learner = Learner(
+            policy=policy,
+            algorithm=algorithm,
+            advantage=advantage,
+            aggregation=aggregation or algorithm.aggregation,
+            temperature=sampling.temperature,
+            length=sampling.max_new_tokens,
+            epochs=epochs,
+            minibatches=minibatches,
+            micro_batch_tokens=micro_batch_tokens,
+            critic=critic,
+            reference=Reference(reference),
+            kl=kl,
+            value=value,
+            entropy_coefficient=entropy_coefficient,
+            mask_truncated=mask_truncated,
+            drop_zero_advantage=drop_zero_advantage,
+        )
+        self.sampling, self.group_size = sampling, group_size
+        self.make_optimizer, self.schedule = optimizer, schedule
+        self.max_grad_norm, self.self_check_tolerance = max_grad_norm, self_check_tolerance
+        self.cold_start, self.seed = cold_start, seed
+        check_settings(self)
+        self.evaluator = Evaluator(evaluation, self.runner, sampling)
+        self.progress = {"iterations": 0, "updates": 0, "tokens": 0, "seconds": 0.0}
+        self.before: dict[str, float] | None = None
+        self.last_rollouts: tuple[Rollouts, Scored] | None = None
+        self.run_config: str | None = None
+        self._checked = False
+        self._rng: dict[str, Any] | None = None
+
+    # start
+
+    def setup(self, stage: str) -> None:
+        """Refuse what cannot work, before any weights are loaded."""
+        check_trainer(self)
+        self.policy.check()
+
+    def configure_model(self) -> None:
+        """Load weights, cold start, reference and critic; does nothing the second time."""
+        if self.policy.model is not None:
+            return
+        self.policy.load()
+        if self.cold_start is not None:
+            self.cold_start.apply(self.policy, self.trainer.datamodule.task)  # type: ignore[attr-defined]
+        self.learner.reference.build(self.policy)
+        if self.critic is not None:
+            self.critic.build(self.policy)
+
+    def configure_optimizers(self) -> Any:
+        """Return one optimizer: the policy's weights, and the critic's at their own rate."""
+        groups: list[dict[str, Any]] = [{"params": _trainable(self.policy)}]
+        if self.critic is not None:
+            groups.append({"params": _trainable(self.critic)})
+        optimizer = self.make_optimizer(groups)
+        if self.critic is not None:
+            optimizer.param_groups[1]["lr"] *= self.critic.lr_scale
+        total = self._total_updates()
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda update: self.schedule.factor(update, total)
+        )
+        return [optimizer], [schedule]
+
+    def _total_updates(self) -> float:
+        if self.schedule.decay == "constant":
+            return float("inf")
+        trainer = self.trainer
+        per_step = 1 if trainer.max_steps > 0 else self.learner.updates_per_iteration
+        total = float(trainer.estimated_stepping_batches) * per_step
+        if total == float("inf"):
+            raise UserError(
+                f"model.schedule.decay {self.schedule.decay} needs an end; set trainer.max_epochs"
+            )
+        return total
+
+    def on_train_start(self) -> None:
+        """Say what is about to happen, and put random states back after a resume."""
+        if self._rng is not None:
+            restore_rng(self._rng)
+            self._rng = None
+        if self.trainer.is_global_zero:
+            for line in plan(self):
+                log.info(line)
+
+    # iteration
+
+    def training_step(self, batch: Prompts, batch_idx: int) -> None:
+        """Run one iteration of reinforcement learning."""
+        stats, started = Stats(), time.perf_counter()
+        seed = self.seed * 1_000_003 + int(self.progress["iterations"])
+        with timed("rollout", stats):
+            rollouts = self.sampler.sample(
+                self.policy, batch, self.group_size, self.sampling, seed
+            )
+        with timed("rewards", stats):
+            scored = score(self.runner, rollouts)
+        if not self._checked:
+            self_check(self, rollouts)
+            self._checked = True
+        with timed("scoring", stats):
+            experience = self.learner.experience(rollouts, scored, seed, stats)
+        with timed("training", stats):
+            for update, minibatch in enumerate(self.learner.cut(experience, seed)):
+                self.take_step(experience, minibatch, stats, on_policy=update == 0)
+        stats.merge([reward_stats(scored, self.runner.rewards), rollout_stats(rollouts)])
+        self.last_rollouts = rollouts, scored
+        self._log(stats, rollouts, time.perf_counter() - started)
+
+    def take_step(
+        self, experience: Experience, minibatch: Minibatch, stats: Stats, *, on_policy: bool
+    ) -> None:
+        """Take one optimizer step over the micro-batches of a minibatch."""
+        optimizer: Any = self.optimizers()
+        for i, micro in enumerate(minibatch.micro_batches):
+            last = i + 1 == len(minibatch.micro_batches)
+            with accumulating(self.trainer.model, last=last):
+                loss = self.learner.loss(
+                    experience, minibatch, micro, stats, on_policy=on_policy
+                )
+                # DDP averages gradients over ranks, and each rank holds a share of one sum.
+                self.manual_backward(loss * ranks.world_size())
+        limit = self.max_grad_norm or float("inf")
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), limit)
+        finite = bool(torch.isfinite(norm))
+        if finite:
+            optimizer.step()
+            stats.add("optim/grad_norm", norm, 1)
+        else:
+            log.warning("update skipped: the gradient norm is %s", float(norm))
+        optimizer.zero_grad()
+        share = 1 / ranks.world_size()
+        stats.add("optim/skipped", 0 if finite else share, share)
+        stats.add("optim/without_signal", share if minibatch.denominators.tokens == 0 else 0, share)
+        stats.add("optim/lr", optimizer.param_groups[0]["lr"], 1)
+        for name in ("policy/loss", "value/loss")[: 1 if self.critic is None else 2]:
+            stats.add(name, 0.0, share)
+        scheduler: Any = self.lr_schedulers()
+        scheduler.step()
+        self.progress["updates"] += 1
+
+    def _log(self, stats: Stats, rollouts: Rollouts, seconds: float) -> None:
+        stats.add("time/iteration_s", seconds, 1)
+        stats.add("tokens/iteration", rollouts.mask.sum(), 1 / ranks.world_size())
+        means = finish(ranks.merge_stats(stats).means())
+        self.progress["iterations"] += 1
+        self.progress["tokens"] += int(means["tokens/iteration"])
+        self.progress["seconds"] += means["time/iteration_s"]
+        means["tokens/total"] = float(self.progress["tokens"])
+        means["tokens/per_s"] = means["tokens/iteration"] / means["time/iteration_s"]
+        means["updates"] = float(self.progress["updates"])
+        shown = {"reward/mean", "tokens/per_s"}
+        for name, value in means.items():
+            self.log(name, value, prog_bar=name in shown, batch_size=1, rank_zero_only=True)
+
+    # evaluation
+
+    def validation_step(self, batch: Prompts, batch_idx: int) -> None:
+        """Answer and judge a batch of held-out prompts."""
+        self.evaluator.update(self.policy, self.sampler, batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the held-out metrics; the ones before training are kept for the summary."""
+        values = self.evaluator.compute()
+        if self.trainer.sanity_checking:
+            self.before = values
+            if self.logger is not None:
+                self.logger.log_metrics(values, step=0)
+            return
+        for name, value in values.items():
+            self.log(name, value, prog_bar=name == "val/accuracy", rank_zero_only=True)
+
+    # state
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add counters, every rank's random states and the configuration; drop frozen weights."""
+        checkpoint["rlzoo"] = {
+            "version": __version__,
+            "config": self.run_config,
+            "progress": dict(self.progress),
+            "before": self.before,
+            "rng": ranks.gather_objects(collect_rng()),
+        }
+        frozen = {name for name, p in self.named_parameters() if not p.requires_grad}
+        for name in frozen & set(checkpoint["state_dict"]):
+            del checkpoint["state_dict"][name]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take counters and random states back; frozen weights come from their own source.
+
+        Raises:
+            UserError: If the checkpoint was not written by rlzoo.
+        """
+        if "rlzoo" not in checkpoint:
+            raise UserError("ckpt_path: this checkpoint was not written by rlzoo; give one that was")
+        saved = checkpoint["rlzoo"]
+        self.progress, self.before = dict(saved["progress"]), saved["before"]
+        if len(saved["rng"]) == ranks.world_size():
+            self._rng = saved["rng"][ranks.rank()]
+        own = self.state_dict()
+        for name, p in self.named_parameters():
+            if not p.requires_grad:
+                checkpoint["state_dict"].setdefault(name, own[name])
+
+
+def _trainable(part: torch.nn.Module) -> list[torch.nn.Parameter]:
+    return [p for p in part.parameters() if p.requires_grad]
+
+
+@contextmanager
+def timed(name: str, stats: Stats) -> Iterator[None]:
+    """Add the seconds that the block takes to ``time/<name>_s``."""
+    started = time.perf_counter()
+    yield
+    stats.add(f"time/{name}_s", time.perf_counter() - started, 1)
