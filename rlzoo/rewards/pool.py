@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import math
-import multiprocessing
 import os
 import pickle
 import signal
@@ -18,6 +17,7 @@ from typing import Any
 from rlzoo.errors import UserError
 from rlzoo.rewards.base import Reward, Sample
 from rlzoo.rewards.scoring import Failure, Outcome, attempt, one_line, portable, restored
+from rlzoo.rewards.spawn import spawn_context
 
 START_SECONDS = 30.0
 RESTART_SECONDS = 2.0
@@ -26,7 +26,8 @@ RESTART_SECONDS = 2.0
 class WorkerPool:
     """Worker processes for one reward, started when first needed and kept between iterations.
 
-    The workers are spawned, hold the reward (pickled once) and read rows from a queue. A row that
+    The workers are spawned without running the training script again (unless the reward is defined
+    there), hold the reward (pickled once) and read rows from a queue. A row that
     is past the reward's timeout has its worker killed; a new worker goes on with the queue.
 
     Args:
@@ -84,8 +85,8 @@ class WorkerPool:
         except BrokenExecutor as error:
             raise UserError(
                 f"reward '{self.reward.name}': its worker processes do not start "
-                f"({one_line(error)}); guard the training script with "
-                'if __name__ == "__main__", or set timeout: null'
+                f"({one_line(error)}); define it in a module of its own, or guard the training "
+                'script with if __name__ == "__main__", or set timeout: null'
             ) from error
         finally:
             # Rows that are still queued would otherwise keep the workers from the next iteration.
@@ -126,7 +127,7 @@ class WorkerPool:
                 max_workers=self.max_workers,
                 initializer=_start,
                 initargs=(self._payload,),
-                context=multiprocessing.get_context("spawn"),
+                context=spawn_context(self._payload),
             )
             _open_pools.add(self)
         return self._pool

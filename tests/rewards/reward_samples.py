@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import re
 import time
 
 from rlzoo.rewards import Reward, Sample
@@ -27,7 +27,7 @@ class Busy(Reward):
 
     def score(self, sample):
         if sample.completion == "hang":
-            re.match(r"(a+)+$", "a" * 60 + "b")
+            sum(itertools.repeat(0))
         return 1.0
 
 

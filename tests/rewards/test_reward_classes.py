@@ -72,6 +72,8 @@ def test_tag_format(completion, score):
 @pytest.mark.parametrize(
     ("tokens", "score"),
     [
+        (1, 0.0),
+        (16383, 0.0),
         (16384, 0.0),
         (16385, -0.000244140625),
         (18432, -0.5),

@@ -161,14 +161,54 @@ def test_interpreter_exits_with_the_pool_open_and_a_row_hanging(tmp_path):
     assert done.stdout == "[[3.0]]\n"
 
 
-def test_a_script_without_main_guard_is_told(tmp_path):
-    script = tmp_path / "main.py"
-    script.write_text(
-        "from rlzoo.rewards import RewardRunner\n"
-        "import reward_samples as zoo\n"
-        "RewardRunner([zoo.Picky(timeout=20)], max_workers=1).evaluate([zoo.sample(3)])\n"
+def run_script(folder, text):
+    script = folder / "main.py"
+    script.write_text("print('main runs')\nfrom rlzoo.rewards import *\n" + text)
+    return subprocess.run(
+        [sys.executable, str(script)],
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
-    run = partial(subprocess.run, capture_output=True, text=True, timeout=30, check=False)
-    done = run([sys.executable, str(script)], env=ENV)
+
+
+def test_workers_do_not_run_the_training_script_again(tmp_path):
+    """It imports torch and Lightning; and without a main guard it would start workers itself."""
+    done = run_script(
+        tmp_path,
+        "from reward_samples import *\n"
+        "print(RewardRunner([Picky(timeout=20)], max_workers=2).evaluate([sample(3)]))\n",
+    )
+    assert done.stdout.splitlines() == ["main runs", "[[1.0]]"]
+
+
+OWN = "class Own(Reward):\n    def score(self, sample): return 2.0\n"
+SCORE = (
+    "print(RewardRunner([Own(timeout=20)], max_workers=1).evaluate([Sample(0, *'abc', True, 1)]))\n"
+)
+
+
+def test_a_reward_of_the_training_script_works_with_a_main_guard(tmp_path):
+    done = run_script(tmp_path, f"{OWN}if __name__ == '__main__':\n    {SCORE}")
+    assert sorted(done.stdout.splitlines()) == ["[[2.0]]", "main runs", "main runs"]
+
+
+def test_a_reward_of_the_training_script_without_main_guard_is_told(tmp_path):
+    done = run_script(tmp_path, OWN + SCORE)
     assert done.returncode == 1
-    assert "guard the training script with" in done.stderr.splitlines()[-1]
+    assert "define it in a module of its own, or guard" in done.stderr.splitlines()[-1]
+
+
+def test_other_spawned_processes_keep_their_main():
+    from multiprocessing import spawn
+
+    from rlzoo.rewards.spawn import spawn_context
+
+    before = spawn.get_preparation_data
+    process = spawn_context(b"").Process(target=os.getpid)
+    process.start()
+    process.join(20)
+    assert process.exitcode == 0
+    assert spawn.get_preparation_data is before
