@@ -18,7 +18,7 @@ import rlzoo.models
 import rlzoo.rewards
 import rlzoo.rollout
 import rlzoo.tasks
-from rlzoo import __version__, commands
+from rlzoo import __version__, commands, switching
 from rlzoo.callbacks import IterationCheckpoint, Report
 from rlzoo.data import PromptDataModule
 from rlzoo.errors import UserError
@@ -158,6 +158,7 @@ def main(args: list[str] | None = None) -> None:
     args = sys.argv[1:] if args is None else args
     sys.path.insert(0, os.getcwd())
     quiet()
+    switching.install()
     command = args[0] if args else "--help"
     if command in ("-h", "--help"):
         print(OVERVIEW)

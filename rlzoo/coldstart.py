@@ -38,7 +38,7 @@ class ColdStart:
     Args:
         steps: Optimizer steps.
         batch_size: Demonstrations per step.
-        learning_rate: AdamW's, decayed linearly to 0.
+        learning_rate: AdamW's, constant: decaying it ends in a sharp minimum that RL steps out of.
         noise: Probability that a character of a demonstration is replaced by a random one.
         seed: Seed of demonstrations and noise.
     """
@@ -122,7 +122,6 @@ class ColdStart:
         rng = random.Random(s["seed"])
         parameters = [p for p in policy.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(parameters, lr=s["learning_rate"])
-        decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
         policy.training_mode()
         started = time.perf_counter()
         for step in range(steps):
@@ -134,10 +133,9 @@ class ColdStart:
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()
             optimizer.zero_grad()
-            decay.step()
             if (step + 1) % max(1, steps // 6) == 0:
                 spent = time.perf_counter() - started
-                log.info("cold start %4d/%d  loss %.3f  %.1f s", step + 1, steps, loss, spent)
+                log.info("cold start %4d/%d  loss %.3f  %.1f s", step + 1, steps, loss.detach(), spent)
 
     def _sequences(
         self, policy: Policy, task: Task, examples: list[Example], rng: random.Random

@@ -10,7 +10,7 @@ import signal
 import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import BrokenExecutor
+from concurrent.futures import BrokenExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
@@ -21,6 +21,7 @@ from rlzoo.rewards.spawn import spawn_context
 
 START_SECONDS = 30.0
 RESTART_SECONDS = 2.0
+MAX_BREAKS = 2
 
 
 class WorkerPool:
@@ -71,40 +72,50 @@ class WorkerPool:
         deadline = time.monotonic() + limit
         finished = False
         try:
-            pool = self._started()
-            futures = [
-                pool.schedule(_score, args=(chunk,), timeout=self.reward.timeout)
-                for chunk in chunks
-            ]
-            late = False
-            for future in futures:
-                outcome = self._outcome(future, 0.0 if late else deadline - time.monotonic(), limit)
-                late = late or not future.done()
+            futures = self._schedule(chunks)
+            breaks = 0
+            for i in range(len(chunks)):
+                while (outcome := self._outcome(futures[i], deadline, limit)) is None:
+                    breaks += 1
+                    self.close()
+                    if breaks > MAX_BREAKS:
+                        raise UserError(
+                            f"reward '{self.reward.name}': its worker processes do not start, or "
+                            "die; define it in a module of its own, or guard the training script "
+                            'with if __name__ == "__main__", or set timeout: null'
+                        )
+                    futures[i:] = self._schedule(chunks[i:])
                 yield outcome
-            finished = not late
-        except BrokenExecutor as error:
-            raise UserError(
-                f"reward '{self.reward.name}': its worker processes do not start "
-                f"({one_line(error)}); define it in a module of its own, or guard the training "
-                'script with if __name__ == "__main__", or set timeout: null'
-            ) from error
+            finished = all(future.done() for future in futures)
         finally:
             # Rows that are still queued would otherwise keep the workers from the next iteration.
             if not finished:
                 self.close()
 
-    def _outcome(self, future: Any, wait: float, limit: float) -> Outcome:
+    def _schedule(self, chunks: Sequence[Sequence[Sample]]) -> list[Any]:
+        pool = self._started()
+        timeout = self.reward.timeout
+        return [pool.schedule(_score, args=(chunk,), timeout=timeout) for chunk in chunks]
+
+    def _outcome(self, future: Any, deadline: float, limit: float) -> Outcome | None:
+        """Wait for a row; None if the pool broke, as when a worker dies between two rows."""
         from pebble import ProcessExpired
 
-        try:
-            outcome: Outcome = future.result(timeout=max(0.0, wait))
-        except FutureTimeoutError:
-            if future.done():
-                return Failure(f"past its timeout of {self.reward.timeout:g} s")
+        while not future.done() and time.monotonic() < deadline:
+            wait([future], timeout=min(1.0, max(0.0, deadline - time.monotonic())))
+            if not future.done() and not self._pool.active:
+                return None
+        if not future.done():
             return Failure(f"not scored within the {limit:g} s that all rows may take")
+        try:
+            outcome: Outcome = future.result()
+        except FutureTimeoutError:
+            return Failure(f"past its timeout of {self.reward.timeout:g} s")
         except ProcessExpired as error:
             return Failure(f"its worker process died with exit code {error.exitcode}", error)
-        except (UserError, BrokenExecutor):
+        except BrokenExecutor:
+            return None
+        except UserError:
             raise
         except Exception as error:
             return Failure(f"{type(error).__name__}: {one_line(error)}", error)
