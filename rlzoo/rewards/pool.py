@@ -10,7 +10,7 @@ import signal
 import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import BrokenExecutor, wait
+from concurrent.futures import BrokenExecutor, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
@@ -95,18 +95,24 @@ class WorkerPool:
     def _schedule(self, chunks: Sequence[Sequence[Sample]]) -> list[Any]:
         pool = self._started()
         timeout = self.reward.timeout
-        return [pool.schedule(_score, args=(chunk,), timeout=timeout) for chunk in chunks]
+        try:
+            return [pool.schedule(_score, args=(chunk,), timeout=timeout) for chunk in chunks]
+        except RuntimeError as error:  # a worker died meanwhile, and the pool takes no more rows
+            broken: Future[Outcome] = Future()
+            broken.set_exception(BrokenExecutor(str(error)))
+            return [broken] * len(chunks)
 
     def _outcome(self, future: Any, deadline: float, limit: float) -> Outcome | None:
         """Wait for a row; None if the pool broke, as when a worker dies between two rows."""
         from pebble import ProcessExpired
 
-        while not future.done() and time.monotonic() < deadline:
-            wait([future], timeout=min(1.0, max(0.0, deadline - time.monotonic())))
+        while not future.done():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return Failure(f"not scored within the {limit:g} s that all rows may take")
+            wait([future], timeout=min(1.0, left))
             if not future.done() and not self._pool.active:
                 return None
-        if not future.done():
-            return Failure(f"not scored within the {limit:g} s that all rows may take")
         try:
             outcome: Outcome = future.result()
         except FutureTimeoutError:
@@ -118,7 +124,7 @@ class WorkerPool:
         except UserError:
             raise
         except Exception as error:
-            return Failure(f"{type(error).__name__}: {one_line(error)}", error)
+            outcome = Failure(f"{type(error).__name__}: {one_line(error)}", error)
         return restored(outcome) if isinstance(outcome, Failure) else outcome
 
     def _limit(self, chunks: int) -> float:

@@ -1,6 +1,7 @@
 """Rows with a timeout: killed, reported, and the pool goes on."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -101,6 +102,35 @@ def test_a_worker_that_dies_is_an_error_of_its_row():
         assert runner.evaluate(rows("x", "die", "y")) == [[1.0], [None], [1.0]]
 
 
+def test_a_pool_that_breaks_is_replaced_and_no_row_is_lost(monkeypatch):
+    """Under load pebble may see a dead worker before it knows which row that one had."""
+    from concurrent.futures.process import BrokenProcessPool
+
+    from pebble.pool.process import PoolManager
+
+    find = PoolManager.find_expired_task
+    breaks = []
+
+    def unlucky(self, worker):
+        if not breaks:
+            breaks.append(worker)
+            raise BrokenProcessPool("All workers expired")
+        return find(self, worker)
+
+    monkeypatch.setattr(PoolManager, "find_expired_task", unlucky)
+    with RewardRunner([zoo.Dies(timeout=20, on_error="abstain")], max_workers=1) as runner:
+        assert runner.evaluate(rows("x", "die", "y")) == [[1.0], [None], [1.0]]
+    assert len(breaks) == 1
+
+
+def test_workers_that_die_between_iterations_are_replaced():
+    with RewardRunner([FunctionReward(pid, timeout=20)], max_workers=1) as runner:
+        ((first,),) = runner.evaluate(rows("a"))
+        os.kill(int(first), signal.SIGKILL)
+        ((second,),) = runner.evaluate(rows("a"))
+    assert first != second
+
+
 def test_unpicklable_reward_is_refused_with_the_remedy():
     reward = FunctionReward(lambda completion: 1.0, timeout=1.0)
     with pytest.raises(
@@ -118,6 +148,14 @@ def test_a_reward_that_does_not_load_in_the_worker_says_so():
         ),
     ):
         runner.evaluate(rows("a"))
+
+
+def test_a_column_that_cannot_reach_a_worker_names_its_row():
+    with (
+        RewardRunner([zoo.Picky(timeout=20)], max_workers=1) as runner,
+        pytest.raises(UserError, match=r"'picky' failed on row 1: .*pickle"),
+    ):
+        runner.evaluate([sample(0), sample(1, columns={"check": lambda: 0})])
 
 
 def test_order_is_kept_whatever_finishes_first():
