@@ -153,7 +153,7 @@ def test_a_reward_that_does_not_load_in_the_worker_says_so():
 def test_a_column_that_cannot_reach_a_worker_names_its_row():
     with (
         RewardRunner([zoo.Picky(timeout=20)], max_workers=1) as runner,
-        pytest.raises(UserError, match=r"'picky' failed on row 1: .*pickle"),
+        pytest.raises(UserError, match=r"'picky' failed on row 1: .*<lambda>"),
     ):
         runner.evaluate([sample(0), sample(1, columns={"check": lambda: 0})])
 
