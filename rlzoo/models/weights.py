@@ -86,8 +86,6 @@ class Weights(nn.Module, ABC):
         if self.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         if self.lora is not None:
-            if self.gradient_checkpointing:
-                model.enable_input_require_grads()
             model = add_adapters(model, self.lora, self.init_seed)
         self.model = model
         self._check_head()

@@ -78,7 +78,7 @@ class Scripted:
         return logits
 
     def decode(self, ids):
-        return " ".join(str(i) for i in ids if i not in self.eos_ids and i != self.pad_id)
+        return " ".join(str(i) for i in ids if i not in self.eos_ids)
 
 
 @pytest.fixture

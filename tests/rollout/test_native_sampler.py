@@ -181,6 +181,7 @@ def test_eos02_any_of_the_eos_ids_ends_an_answer(scripted):
     assert rollouts.token_ids.tolist() == [[7, 106, 0], [21, 20, 21]]
     assert rollouts.mask.int().tolist() == [[1, 1, 0], [1, 1, 1]]
     assert rollouts.terminated.tolist() == [True, False]
+    assert rollouts.completions == ("7", "21 20 21"), "padding is not decoded"
 
 
 def test_eos05_an_answer_may_be_only_eos(scripted):
