@@ -8,7 +8,6 @@ import torch
 from rlzoo.errors import UserError
 from rlzoo.models import DensePolicy
 from rlzoo.rollout import NativeSampler
-from rlzoo.rollout.native import draw
 from rlzoo.types import Prompt, Prompts, SamplingParams
 
 TEXTS = ["1+2=", "abc", "12345678+9abcdef=", "0"]
@@ -113,47 +112,6 @@ def test_first_tokens_follow_the_softmax(tiny, ask):
         logits = policy.causal_lm(input_ids=ids).logits[0, -1].double()
     assert chi_square(counts, (logits / temperature).softmax(-1)) < 2
     assert chi_square(counts, logits.softmax(-1)) > 10
-
-
-def pick(probs, uniforms, **params):
-    logits = torch.tensor(probs).log().expand(len(uniforms), -1)
-    return draw(logits, torch.tensor(uniforms, dtype=torch.float64), SamplingParams(**params))
-
-
-def test_the_cumulative_distribution_is_inverted():
-    tokens, log_probs = pick([0.5, 0.2, 0.3], [0.0, 0.49, 0.51, 0.69, 0.71, 0.99])
-    assert tokens.tolist() == [0, 0, 1, 1, 2, 2]
-    expected = torch.tensor([0.5, 0.5, 0.2, 0.2, 0.3, 0.3]).log()
-    torch.testing.assert_close(log_probs, expected)
-
-
-def test_a_token_without_probability_is_never_picked():
-    """Neither at the ends nor in between, whatever the uniform."""
-    edge = 1 - 2**-53
-    tokens, log_probs = pick([0.0, 0.5, 0.0, 0.5, 0.0, 0.0], [0.0, 0.5, 0.5 - 2**-40, edge])
-    assert tokens.tolist() == [1, 3, 1, 3]
-    assert torch.isfinite(log_probs).all()
-    many = torch.cat([torch.full((1000,), 1e-3), torch.zeros(50)]).tolist()
-    assert pick(many, [edge])[0].item() == 999
-
-
-def test_lp04_filters_choose_tokens_but_log_probs_are_of_the_whole_softmax():
-    """LP-04: top_p 0.5 of [.6, .3, .1] leaves token 0, whose log-prob stays log 0.6."""
-    uniforms = [0.01, 0.5, 0.65, 0.69, 0.95]
-    tokens, log_probs = pick([0.1, 0.6, 0.3], uniforms, top_p=0.5)
-    assert tokens.tolist() == [1] * 5
-    torch.testing.assert_close(log_probs, torch.full((5,), 0.6).log())
-    assert pick([0.1, 0.6, 0.3], uniforms, top_k=2)[0].tolist() == [1, 1, 1, 2, 2]
-    assert pick([0.1, 0.6, 0.3], uniforms, top_p=0.61)[0].tolist() == [1, 1, 1, 2, 2]
-    assert pick([0.1, 0.6, 0.3], uniforms)[0].tolist() == [0, 1, 1, 1, 2]
-    assert pick([0.25] * 4, [0.99], top_k=1)[0].tolist() == [0], "one of several equals"
-
-
-def test_temperature_zero_takes_the_most_likely():
-    logits = torch.tensor([[1.0, 3.0, 2.0]])
-    tokens, log_probs = draw(logits, None, SamplingParams(temperature=0))
-    assert tokens.item() == 1
-    torch.testing.assert_close(log_probs, logits.log_softmax(-1)[:, 1])
 
 
 def answer(policy, prompts, width, **kwargs):
