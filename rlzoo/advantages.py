@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlzoo import ranks
 from rlzoo.errors import UserError, nearest
+from rlzoo.groups import Groups
 
 
 class Estimate(NamedTuple):
@@ -111,34 +112,6 @@ def whiten(values: Tensor, mask: Tensor) -> Tensor:
     centred = torch.where(mask, kept - total / count, 0.0)
     variance = ranks.sum_over_ranks(centred.square().sum()) / (count - 1)
     return (centred * torch.rsqrt(variance + 1e-8)).to(values.dtype)
-
-
-class Groups:
-    """Per-group statistics of a vector, in float64, over valid rows.
-
-    Args:
-        values: (N,).
-        group_ids: (N,) long.
-        valid: (N,) bool.
-    """
-
-    def __init__(self, values: Tensor, group_ids: Tensor, valid: Tensor) -> None:
-        _, self.index = torch.unique(group_ids, return_inverse=True)
-        size = int(self.index.max()) + 1 if len(group_ids) else 0
-        self.values = torch.where(valid, values.double(), 0.0)
-        zeros = self.values.new_zeros(size)
-        self.count = zeros.index_add(0, self.index, valid.double())
-        self.mean = zeros.index_add(0, self.index, self.values) / self.count.clamp(min=1)
-        off = torch.where(valid, self.values - self.mean[self.index], 0.0)
-        variance = zeros.index_add(0, self.index, off.square()) / (self.count - 1).clamp(min=1)
-        self.std = variance.sqrt()
-        infinity = torch.full_like(zeros, torch.inf)
-        low = torch.where(valid, self.values, torch.inf)
-        high = torch.where(valid, self.values, -torch.inf)
-        smallest = infinity.scatter_reduce(0, self.index, low, "amin")
-        largest = (-infinity).scatter_reduce(0, self.index, high, "amax")
-        self.constant = smallest >= largest
-        self.signal = valid & ~self.constant[self.index]
 
 
 class Advantage(ABC):
@@ -288,11 +261,17 @@ def default_advantage(name: str) -> Advantage:
     return ESTIMATORS[name]()
 
 
-def share_without_signal(outcome: Outcome) -> tuple[int, int]:
-    """Return how many of this rank's groups have equal rewards throughout, and how many there are.
+def rows_with_signal(outcome: Outcome) -> tuple[Tensor, int, int]:
+    """Tell which rows belong to a group whose rewards differ.
 
-    Such a group teaches a group estimator nothing: with a success rate p it happens with
-    probability ``p^G + (1 - p)^G``.
+    A group whose answers all earned the same teaches a group estimator nothing: with a success rate
+    p that happens with probability ``p^G + (1 - p)^G``.
+
+    Args:
+        outcome: This rank's.
+
+    Returns:
+        (N,) bool; the number of this rank's groups without signal; the number of its groups.
     """
     groups = Groups(outcome.scores, outcome.group_ids, outcome.valid)
-    return int(groups.constant.sum()), len(groups.constant)
+    return groups.signal, int(groups.constant.sum()), len(groups.constant)

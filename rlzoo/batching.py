@@ -151,18 +151,14 @@ def micro_batches(experience: Experience, rows: Tensor, max_tokens: int) -> tupl
         At least one; ranks with less work are padded with passes that contribute 0.
     """
     rollouts = experience.rollouts
-    responses = rollouts.lengths()[rows].tolist()
     prompts = [len(rollouts.prompt(row).token_ids) for row in rows.tolist()]
-    by_length = sorted(range(len(rows)), key=lambda i: -prompts[i] - responses[i])
+    lengths = [a + b for a, b in zip(prompts, rollouts.lengths()[rows].tolist(), strict=True)]
     parts: list[list[int]] = []
-    prompt = response = 0  # the widest of the open part: prompts and responses pad separately
-    for i in by_length:
-        prompt, response = max(prompt, prompts[i]), max(response, responses[i])
-        if parts and (len(parts[-1]) + 1) * (prompt + response) <= max_tokens:
+    for i in sorted(range(len(rows)), key=lambda i: -lengths[i]):
+        if parts and (len(parts[-1]) + 1) * lengths[parts[-1][0]] <= max_tokens:
             parts[-1].append(i)
         else:
             parts.append([i])
-            prompt, response = prompts[i], responses[i]
     wanted = max(1, ranks.max_over_ranks(len(parts), experience.mask.device))
     while len(parts) < wanted and any(len(part) > 1 for part in parts):
         longest = max(range(len(parts)), key=lambda k: len(parts[k]))

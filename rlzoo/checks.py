@@ -114,9 +114,7 @@ def check_trainer(module: RLModule) -> None:
     data: Any = getattr(trainer, "datamodule", None)
     prompts = getattr(data, "prompts_per_iteration", None)
     if prompts is not None:
-        check_divisible(
-            prompts, module.group_size, module.learner.minibatches, trainer.world_size
-        )
+        check_divisible(prompts, module.group_size, module.learner.minibatches, trainer.world_size)
     if module.cold_start is not None and not hasattr(data, "task"):
         raise UserError(
             "model.cold_start needs a task that gives demonstrations; train with PromptDataModule"

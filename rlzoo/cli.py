@@ -14,10 +14,6 @@ import torch
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-import rlzoo.models
-import rlzoo.rewards
-import rlzoo.rollout
-import rlzoo.tasks
 from rlzoo import __version__, commands, switching
 from rlzoo.callbacks import IterationCheckpoint, Report
 from rlzoo.data import PromptDataModule
@@ -35,6 +31,15 @@ OVERVIEW = f"""rlzoo {__version__}: policy-gradient objectives for language mode
 
 `rlzoo COMMAND --help` explains a command; `rlzoo fit --config ... --print_config` prints every
 setting with its value, in a form that reproduces the run."""
+
+NOISE = (
+    ".*does not have many workers.*",
+    ".*sync_dist=True.*",  # values are reduced over ranks before they are logged
+    ".*LeafSpec.*",
+    ".*Converting a tensor with requires_grad=True.*",
+    ".*`save_weights_only`.*",
+)
+"""Warnings of other libraries that ask for nothing a user could do."""
 
 log = logging.getLogger("rlzoo")
 
@@ -149,7 +154,9 @@ def quiet() -> None:
     log.setLevel(logging.INFO)
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    for pattern in (".*does not have many workers.*", ".*num_workers.*", ".*litlogger.*"):
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        log.setLevel(logging.WARNING)
+    for pattern in NOISE:
         warnings.filterwarnings("ignore", pattern)
 
 

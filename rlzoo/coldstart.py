@@ -135,7 +135,7 @@ class ColdStart:
             optimizer.zero_grad()
             if (step + 1) % max(1, steps // 6) == 0:
                 spent = time.perf_counter() - started
-                log.info("cold start %4d/%d  loss %.3f  %.1f s", step + 1, steps, loss.detach(), spent)
+                log.info("cold start %d/%d  loss %.3f  %.1f s", step + 1, steps, float(loss), spent)
 
     def _sequences(
         self, policy: Policy, task: Task, examples: list[Example], rng: random.Random

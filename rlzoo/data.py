@@ -127,7 +127,11 @@ class PromptDataModule(L.LightningDataModule):
             if locals()[name] < 1:
                 raise UserError(f"data.{name} must be >= 1, got {locals()[name]}")
         self.task, self.prompts_per_iteration = task, prompts_per_iteration
-        self.train_size, self.eval_size, self.eval_batch_size = train_size, eval_size, eval_batch_size
+        self.train_size, self.eval_size, self.eval_batch_size = (
+            train_size,
+            eval_size,
+            eval_batch_size,
+        )
         self.max_prompt_tokens, self.long_prompts = max_prompt_tokens, long_prompts
         self.chat, self.system_prompt, self.seed = chat, system_prompt, seed
         self.train_prompts: list[Prompt] = []
@@ -164,10 +168,10 @@ class PromptDataModule(L.LightningDataModule):
         Raises:
             UserError: If one is too long and ``long_prompts`` is error, or none is left.
         """
-        policy = self.trainer.lightning_module.policy  # type: ignore[union-attr]
+        policy: Any = self.trainer.lightning_module.policy  # type: ignore[union-attr]
         prompts, longest, too_long = [], 0, 0
         for example in examples:
-            ids = tuple(policy.encode(self.messages(example)))  # type: ignore[operator]
+            ids = tuple(policy.encode(self.messages(example)))
             if len(ids) > self.max_prompt_tokens:
                 too_long, longest = too_long + 1, max(longest, len(ids))
                 continue
@@ -179,7 +183,9 @@ class PromptDataModule(L.LightningDataModule):
                 f"{longest}); raise it, or set data.long_prompts to drop"
             )
         if too_long:
-            log.info("data: dropped %d of %d %s prompts over %s", too_long, len(examples), split, limit)
+            log.info(
+                "data: dropped %d of %d %s prompts over %s", too_long, len(examples), split, limit
+            )
         if not prompts:
             raise UserError(
                 f"data: no {split} prompts are left of {len(examples)}; check the file and {limit}"

@@ -15,7 +15,7 @@ from rlzoo.models.base import Policy
 from rlzoo.rewards.runner import RewardRunner
 from rlzoo.rollout.base import Sampler
 from rlzoo.settings import Evaluation
-from rlzoo.types import Prompts, Rollouts, SamplingParams
+from rlzoo.types import Prompts, SamplingParams
 
 
 class Evaluator(nn.Module):
@@ -46,14 +46,14 @@ class Evaluator(nn.Module):
         """Answer and judge a batch of held-out prompts."""
         k = self.settings.samples
         warm = replace(self.sampling, temperature=self.settings.temperature)
-        sampled, scored = self._answer(policy, sampler, prompts, k, warm)
+        scored = self._answer(policy, sampler, prompts, k, warm)
         correct = self._correct(scored).view(len(prompts), k)
         self.average.update(correct)
         self.passed.update(correct)
         if scored.valid.any():
             self.reward.update(scored.scores[scored.valid])
         cold = replace(self.sampling, temperature=0.0, top_p=1.0, top_k=0)
-        _, best = self._answer(policy, sampler, prompts, 1, cold)
+        best = self._answer(policy, sampler, prompts, 1, cold)
         self.greedy.update(self._correct(best).float())
 
     def compute(self) -> dict[str, float]:
@@ -77,9 +77,9 @@ class Evaluator(nn.Module):
         prompts: Prompts,
         samples: int,
         params: SamplingParams,
-    ) -> tuple[Rollouts, Scored]:
+    ) -> Scored:
         rollouts = sampler.sample(policy, prompts, samples, params, self.settings.seed)
-        return rollouts, score(self.runner, rollouts)
+        return score(self.runner, rollouts)
 
     def _correct(self, scored: Scored) -> Tensor:
         return torch.tensor(

@@ -30,8 +30,9 @@ FAMILIES: dict[str, type] = {
 
 def class_names(base: type) -> list[str]:
     """Return the names of every concrete class below a base, imported so far."""
-    names = []
-    for cls in base.__subclasses__():
+    names: list[str] = []
+    subclasses: list[type] = base.__subclasses__()
+    for cls in subclasses:
         if not inspect.isabstract(cls):
             names.append(cls.__name__)
         names += class_names(cls)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlzoo import batching, ranks
-from rlzoo.advantages import Advantage, Outcome, share_without_signal
+from rlzoo.advantages import Advantage, Outcome, rows_with_signal
 from rlzoo.algorithms.base import Algorithm
 from rlzoo.experience import Scored, score_rows
 from rlzoo.models.base import Policy
@@ -42,7 +43,7 @@ class Learner:
         value: Weight and clip of the value loss.
         entropy_coefficient: Weight of the entropy bonus.
         mask_truncated: Leave cut answers out of the loss.
-        drop_zero_advantage: Do not score rows whose advantage is 0.
+        drop_zero_advantage: Do not score rows of groups whose rewards are all equal.
     """
 
     policy: Policy
@@ -90,7 +91,8 @@ class Learner:
         blank = torch.zeros_like(rollouts.log_probs)
         experience = Experience(rollouts, mask, blank, old_log_probs=blank.clone())
         self.policy.training_mode()
-        experience = replace(experience, **self._scores_before(experience, seed))
+        known: dict[str, Any] = self._scores_before(experience, seed)
+        experience = replace(experience, **known)
         penalty = None
         if self.kl.in_reward:
             assert experience.old_log_probs is not None
@@ -103,10 +105,13 @@ class Learner:
         outcome = Outcome(
             scored.scores, scored.valid, rollouts.group_ids, mask, penalty, experience.values
         )
-        stats.add("reward/groups_without_signal", *share_without_signal(outcome))
+        signal, silent, groups = rows_with_signal(outcome)
+        stats.add("reward/groups_without_signal", silent, groups)
         estimate = self.advantage(outcome)
         stats.add_masked("policy/advantage_abs", estimate.advantages.abs(), mask)
-        return replace(experience, advantages=estimate.advantages, returns=estimate.returns)
+        return replace(
+            experience, advantages=estimate.advantages, returns=estimate.returns, signal=signal
+        )
 
     def _scores_before(self, experience: Experience, seed: int) -> dict[str, Tensor]:
         rollouts = experience.rollouts
@@ -150,7 +155,7 @@ class Learner:
             count=self.minibatches,
             micro_batch_tokens=self.micro_batch_tokens,
             seed=seed,
-            keep=(experience.advantages != 0).any(-1) if self.drop_zero_advantage else None,
+            keep=experience.signal if self.drop_zero_advantage else None,
         )
 
     def loss(

@@ -28,6 +28,7 @@ from rlzoo.models.critic import Critic, SeparateCritic
 from rlzoo.models.reference import Reference
 from rlzoo.objective import KLPenalty
 from rlzoo.ops import Aggregation
+from rlzoo.optim import build_optimizer
 from rlzoo.rewards.base import Reward
 from rlzoo.rewards.runner import RewardRunner
 from rlzoo.rng import collect_rng, restore_rng
@@ -50,7 +51,7 @@ class RLModule(L.LightningModule):
     Args:
         policy: The language model that is trained.
         rewards: What answers are scored by; their weighted sum is the reward.
-        algorithm: Ratio and clip: GRPO, GSPO, CISPO, PPO, or a class of your own.
+        algorithm: Ratio and clip, from ``rlzoo.algorithms`` or a class of your own.
         sampler: How answers are drawn.
         sampling: Length and temperature of rollouts.
         evaluation: How held-out prompts are answered and judged.
@@ -65,17 +66,15 @@ class RLModule(L.LightningModule):
         critic: Value model of an estimator that needs one; a separate copy of the trunk by default.
         value: Weight and clip of the critic's loss.
         entropy_coefficient: Weight of the entropy bonus.
-        mask_truncated: Leave answers that were cut at the longest length out of the loss; their
-            rewards still count in their group.
-        drop_zero_advantage: Skip answers whose advantage is 0 (their KL term goes with them); they
-            still count in the denominators.
+        mask_truncated: Leave cut answers out of the loss; their rewards count in their group.
+        drop_zero_advantage: Skip groups whose answers all earned the same, and with them their KL
+            term; they still count in the denominators.
         optimizer: Optimizer class and its settings.
         schedule: Learning rate over updates.
         max_grad_norm: Gradients are scaled down to this norm; 0 is off.
         cold_start: Supervised fit on the task's demonstrations before RL, or none.
-        self_check_tolerance: Largest |ratio - 1| that the start-up check accepts between two
-            scorings of the first answers by the same weights.
-        seed: Seed of rollouts and of the order of minibatches; seed_everything by default.
+        self_check_tolerance: Largest |ratio - 1| between two scorings by the same weights.
+        seed: Seed of rollouts and minibatches; seed_everything by default.
     """
 
     def __init__(
@@ -163,30 +162,8 @@ class RLModule(L.LightningModule):
             self.critic.build(self.policy)
 
     def configure_optimizers(self) -> Any:
-        """Return one optimizer: the policy's weights, and the critic's at their own rate."""
-        groups: list[dict[str, Any]] = [{"params": _trainable(self.policy)}]
-        if self.critic is not None:
-            groups.append({"params": _trainable(self.critic)})
-        optimizer = self.make_optimizer(groups)
-        if self.critic is not None:
-            optimizer.param_groups[1]["lr"] *= self.critic.lr_scale
-        total = self._total_updates()
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda update: self.schedule.factor(update, total)
-        )
-        return [optimizer], [schedule]
-
-    def _total_updates(self) -> float:
-        if self.schedule.decay == "constant":
-            return float("inf")
-        trainer = self.trainer
-        per_step = 1 if trainer.max_steps > 0 else self.learner.updates_per_iteration
-        total = float(trainer.estimated_stepping_batches) * per_step
-        if total == float("inf"):
-            raise UserError(
-                f"model.schedule.decay {self.schedule.decay} needs an end; set trainer.max_epochs"
-            )
-        return total
+        """Return one optimizer for policy and critic, and its schedule over updates."""
+        return build_optimizer(self)
 
     def on_train_start(self) -> None:
         """Say what is about to happen, and put random states back after a resume."""
@@ -204,9 +181,7 @@ class RLModule(L.LightningModule):
         stats, started = Stats(), time.perf_counter()
         seed = self.seed * 1_000_003 + int(self.progress["iterations"])
         with timed("rollout", stats):
-            rollouts = self.sampler.sample(
-                self.policy, batch, self.group_size, self.sampling, seed
-            )
+            rollouts = self.sampler.sample(self.policy, batch, self.group_size, self.sampling, seed)
         with timed("rewards", stats):
             scored = score(self.runner, rollouts)
         if not self._checked:
@@ -229,9 +204,7 @@ class RLModule(L.LightningModule):
         for i, micro in enumerate(minibatch.micro_batches):
             last = i + 1 == len(minibatch.micro_batches)
             with accumulating(self.trainer.model, last=last):
-                loss = self.learner.loss(
-                    experience, minibatch, micro, stats, on_policy=on_policy
-                )
+                loss = self.learner.loss(experience, minibatch, micro, stats, on_policy=on_policy)
                 # DDP averages gradients over ranks, and each rank holds a share of one sum.
                 self.manual_backward(loss * ranks.world_size())
         limit = self.max_grad_norm or float("inf")
@@ -306,7 +279,9 @@ class RLModule(L.LightningModule):
             UserError: If the checkpoint was not written by rlzoo.
         """
         if "rlzoo" not in checkpoint:
-            raise UserError("ckpt_path: this checkpoint was not written by rlzoo; give one that was")
+            raise UserError(
+                "ckpt_path: this checkpoint was not written by rlzoo; give one that was"
+            )
         saved = checkpoint["rlzoo"]
         self.progress, self.before = dict(saved["progress"]), saved["before"]
         if len(saved["rng"]) == ranks.world_size():
@@ -315,10 +290,6 @@ class RLModule(L.LightningModule):
         for name, p in self.named_parameters():
             if not p.requires_grad:
                 checkpoint["state_dict"].setdefault(name, own[name])
-
-
-def _trainable(part: torch.nn.Module) -> list[torch.nn.Parameter]:
-    return [p for p in part.parameters() if p.requires_grad]
 
 
 @contextmanager

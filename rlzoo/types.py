@@ -165,7 +165,8 @@ class Rollouts:
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
         columns = lengths[:, None] + torch.arange(width, device=device)
         input_ids.scatter_(1, columns, torch.where(mask, response, 0))
-        return Sequences(input_ids=input_ids, prompt_lengths=lengths, mask=mask)
+        used = int((lengths + mask.sum(-1)).max()) if prompts else 0
+        return Sequences(input_ids=input_ids[:, :used], prompt_lengths=lengths, mask=mask)
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,7 @@ class Experience:
         ref_log_probs: fp32 under the reference policy, or None.
         values: fp32, the critic's before the update, or None.
         returns: fp32 targets of the critic, or None.
+        signal: (N,) bool, rows whose group did not earn the same reward throughout, or None.
     """
 
     rollouts: Rollouts
@@ -189,6 +191,7 @@ class Experience:
     ref_log_probs: Tensor | None = None
     values: Tensor | None = None
     returns: Tensor | None = None
+    signal: Tensor | None = None
 
 
 _HALF = (torch.float16, torch.bfloat16)

@@ -41,14 +41,14 @@ class IterationCheckpoint(Checkpoint):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save if an interval is full."""
-        done = int(pl_module.progress["iterations"])  # type: ignore[index, union-attr]
+        done = int(pl_module.progress["iterations"])  # type: ignore[index]
         every = self.every_n_iterations
         if every and done % every == 0:
             self.save(trainer, done)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save what the last interval left over."""
-        done = int(pl_module.progress["iterations"])  # type: ignore[index, union-attr]
+        done = int(pl_module.progress["iterations"])  # type: ignore[index]
         if not self.saved or not self.saved[-1].endswith(f"-{done:06d}.ckpt"):
             self.save(trainer, done)
 
@@ -56,7 +56,7 @@ class IterationCheckpoint(Checkpoint):
         """Write one checkpoint and remove those beyond the newest; every rank must call it."""
         folder = Path(self.dirpath or Path(str(trainer.log_dir)) / "checkpoints")
         path = str(folder / f"iteration-{done:06d}.ckpt")
-        trainer.save_checkpoint(path)
+        trainer.save_checkpoint(path, weights_only=False)
         self.saved = [*(p for p in self.saved if p != path), path]
         for old in self.saved[: -self.keep_last]:
             if trainer.is_global_zero:

@@ -116,10 +116,10 @@ class Report(Callback):
         done = int(module.progress["iterations"])
         if trainer.val_dataloaders is not None or getattr(trainer, "datamodule", None) is not None:
             self.evaluate_last(trainer, module, done)
+        folder = Path(str(trainer.log_dir))  # broadcasts, so every rank has to ask
         if not trainer.is_global_zero:
             return
         self.show_samples(trainer, module, done)
-        folder = Path(str(trainer.log_dir))
         folder.mkdir(parents=True, exist_ok=True)
         summary = self.summary(module)
         (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

@@ -166,7 +166,7 @@ RESPONSES = (30, 3, 11, 1, 26, 2, 8, 40, 5, 17, 0, 2)
 
 @pytest.mark.parametrize("budget", [1, 40, 64, 100, 200, 10**6])
 def test_the_token_budget_holds_for_the_tensor_that_is_fed(budget):
-    """Prompts and responses are padded apart: the widest of each, times the rows, is what is fed."""
+    """What is fed is the longest row, prompt and response, times the rows."""
     made = experience(PROMPTS, RESPONSES)
     parts = micro_batches(made, torch.arange(12), budget)
     assert sorted(torch.cat([part.rows for part in parts]).tolist()) == list(range(12))
@@ -192,7 +192,7 @@ def test_micro_batches_are_balanced(budget):
     def fed(groups):
         return sum(made.rollouts.sequences(group).input_ids.numel() for group in groups)
 
-    assert fed([part.rows for part in parts]) < 0.8 * fed(naive)
+    assert fed([part.rows for part in parts]) < 0.9 * fed(naive)
 
 
 def test_rows_are_those_asked_for():

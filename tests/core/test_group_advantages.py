@@ -12,7 +12,7 @@ from rlzoo.advantages import (
     Outcome,
     default_advantage,
     generalised_advantages,
-    share_without_signal,
+    rows_with_signal,
     token_rewards,
     whiten,
 )
@@ -204,6 +204,6 @@ def test_log_03_share_of_groups_without_signal(size, share):
     scores = (torch.rand(20000 * size, generator=rng) < success).float()
     ids = torch.arange(20000).repeat_interleave(size)
     mask = torch.ones(len(ids), 1, dtype=torch.bool)
-    flat, total = share_without_signal(Outcome(scores, mask[:, 0], ids, mask))
+    _, flat, total = rows_with_signal(Outcome(scores, mask[:, 0], ids, mask))
     assert total == 20000
     assert flat / total == pytest.approx(share, abs=0.01)

@@ -1,0 +1,59 @@
+"""One optimizer over policy and critic, and the learning rate over updates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlzoo.errors import UserError
+
+if TYPE_CHECKING:
+    from rlzoo.module import RLModule
+
+
+def build_optimizer(module: RLModule) -> Any:
+    """Return the optimizer and its schedule, in the form Lightning asks for.
+
+    DeepSpeed allows one optimizer, so the critic is a parameter group with a rate of its own.
+
+    Args:
+        module: After ``configure_model``.
+
+    Returns:
+        Lists of one optimizer and one scheduler, which is stepped once per update.
+    """
+    groups: list[dict[str, Any]] = [{"params": _trainable(module.policy)}]
+    if module.critic is not None:
+        groups.append({"params": _trainable(module.critic)})
+    optimizer = module.make_optimizer(groups)
+    if module.critic is not None:
+        optimizer.param_groups[1]["lr"] *= module.critic.lr_scale
+    total = total_updates(module)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda update: module.schedule.factor(update, total)
+    )
+    return [optimizer], [schedule]
+
+
+def total_updates(module: RLModule) -> float:
+    """Return the optimizer steps of the whole run; infinity where no schedule needs it.
+
+    Raises:
+        UserError: If a decaying schedule has no end to decay to.
+    """
+    if module.schedule.decay == "constant":
+        return float("inf")
+    trainer = module.trainer
+    # Lightning counts batches here, unless max_steps, which counts optimizer steps, is set.
+    per_batch = 1 if trainer.max_steps > 0 else module.learner.updates_per_iteration
+    total = float(trainer.estimated_stepping_batches) * per_batch
+    if total == float("inf"):
+        raise UserError(
+            f"model.schedule.decay {module.schedule.decay} needs an end; set trainer.max_epochs"
+        )
+    return total
+
+
+def _trainable(part: torch.nn.Module) -> list[torch.nn.Parameter]:
+    return [p for p in part.parameters() if p.requires_grad]
