@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -121,19 +122,30 @@ def check_trainer(module: RLModule) -> None:
         )
 
 
+def total_iterations(module: RLModule) -> int | None:
+    """Return the iterations of the whole run, over all epochs; None where it has no end."""
+    trainer = module.trainer
+    ends = []
+    if trainer.max_epochs is not None and trainer.max_epochs >= 0:
+        ends.append(trainer.num_training_batches * trainer.max_epochs)
+    if trainer.max_steps >= 0:
+        ends.append(math.ceil(trainer.max_steps / module.learner.updates_per_iteration))
+    return int(min(ends)) if ends else None
+
+
 def plan(module: RLModule) -> list[str]:
     """Return what the run will do, in a few lines."""
     learner, sampling, trainer = module.learner, module.sampling, module.trainer
     prompts = getattr(getattr(trainer, "datamodule", None), "prompts_per_iteration", None)
     answers = "?" if prompts is None else prompts * module.group_size
-    total = trainer.num_training_batches
+    total, done = total_iterations(module), int(module.progress["iterations"])
     parameters = sum(p.numel() for p in module.policy.parameters())
     lines = [
         f"policy: {type(module.policy).__name__} {parameters:,} parameters on {module.device}",
         f"objective: {type(learner.algorithm).__name__}"
         f" {_shown(learner.algorithm)}, {learner.aggregation},"
         f" advantage {type(learner.advantage).__name__}",
-        f"plan: {total} iterations x {learner.updates_per_iteration} updates; an iteration is"
+        f"plan: {'endless' if total is None else total} iterations x {learner.updates_per_iteration} updates; an iteration is"
         f" {prompts} prompts x {module.group_size} = {answers} answers,"
         f" {learner.epochs} x {learner.minibatches} minibatches",
         f"sampling: temperature {sampling.temperature}, top_p {sampling.top_p}, top_k"
@@ -142,6 +154,10 @@ def plan(module: RLModule) -> list[str]:
     ]
     if learner.reference:
         lines.append(f"reference: {learner.reference.source}, kl {_shown(learner.kl)}")
+    if done:
+        lines.append(f"resumed: {done} iterations are done already")
+    if total is not None and done >= total:
+        lines.append("nothing is left to do; raise trainer.max_epochs to go on")
     if learner.updates_per_iteration == 1:
         lines.append(
             "one update per iteration: the ratio is exactly 1, so a loss near 0 and a clip"

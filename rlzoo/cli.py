@@ -38,6 +38,7 @@ NOISE = (
     ".*LeafSpec.*",
     ".*Converting a tensor with requires_grad=True.*",
     ".*`save_weights_only`.*",
+    ".*dataloader is not resumable.*",  # IterationSampler goes on from the finished iterations
 )
 """Warnings of other libraries that ask for nothing a user could do."""
 
@@ -124,7 +125,7 @@ def lightning_command(args: list[str]) -> None:
     Raises:
         UserError: If the configuration is refused.
     """
-    settings = {"exit_on_error": False, "allow_abbrev": False, "logger": log}
+    settings = {"exit_on_error": False, "allow_abbrev": False}
     cli: list[RLCLI] = []
 
     class Recorded(RLCLI):

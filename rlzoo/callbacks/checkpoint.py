@@ -46,18 +46,29 @@ class IterationCheckpoint(Checkpoint):
         if every and done % every == 0:
             self.save(trainer, done)
 
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save again what was saved before this validation, so that it has the figures too."""
+        done = int(pl_module.progress["iterations"])  # type: ignore[index]
+        if not trainer.sanity_checking and self._has(done):
+            self.save(trainer, done)
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save what the last interval left over."""
         done = int(pl_module.progress["iterations"])  # type: ignore[index]
-        if not self.saved or not self.saved[-1].endswith(f"-{done:06d}.ckpt"):
+        if not self._has(done):
             self.save(trainer, done)
+
+    def _has(self, done: int) -> bool:
+        return bool(self.saved) and self.saved[-1].endswith(f"-{done:06d}.ckpt")
 
     def save(self, trainer: Trainer, done: int) -> None:
         """Write one checkpoint and remove those beyond the newest; every rank must call it."""
         folder = Path(self.dirpath or Path(str(trainer.log_dir)) / "checkpoints")
         path = str(folder / f"iteration-{done:06d}.ckpt")
+        # Files of another run, from which this one was resumed, are not ours to remove.
+        mine = [p for p in self.saved if p != path and Path(p).parent == folder]
+        self.saved = [*mine, path]
         trainer.save_checkpoint(path, weights_only=False)
-        self.saved = [*(p for p in self.saved if p != path), path]
         for old in self.saved[: -self.keep_last]:
             if trainer.is_global_zero:
                 shutil.rmtree(old) if Path(old).is_dir() else Path(old).unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rlzoo.callbacks.plots import reward_plot
+from rlzoo.checks import total_iterations
 from rlzoo.errors import UserError
 
 log = logging.getLogger("rlzoo")
@@ -76,7 +77,7 @@ class Report(Callback):
             log.info(
                 "iteration %d/%s  reward %.3f  clip %.4f  length %.1f  tokens/s %.0f",
                 done,
-                trainer.num_training_batches * (trainer.max_epochs or 1),
+                total_iterations(module) or "endless",
                 metrics["reward/mean"],
                 metrics["policy/clip_fraction"],
                 metrics["rollout/length"],
