@@ -10,10 +10,11 @@ import torch
 
 from rlzoo.batching import check_divisible
 from rlzoo.errors import UserError
+from rlzoo.rollout.base import check_request
+from rlzoo.types import Prompts, Rollouts
 
 if TYPE_CHECKING:
     from rlzoo.module import RLModule
-    from rlzoo.types import Rollouts
 
 log = logging.getLogger("rlzoo")
 
@@ -107,11 +108,7 @@ def check_trainer(module: RLModule) -> None:
         UserError: Naming the setting, its value and the remedy.
     """
     trainer = module.trainer
-    if "16-mixed" in str(trainer.precision) and "bf16" not in str(trainer.precision):
-        raise UserError(
-            f"trainer.precision {trainer.precision} needs a loss scaler, which manual optimisation "
-            "does not drive; use bf16-mixed or 32-true"
-        )
+    check_precision(trainer.precision)
     data: Any = getattr(trainer, "datamodule", None)
     prompts = getattr(data, "prompts_per_iteration", None)
     if prompts is not None:
@@ -119,6 +116,40 @@ def check_trainer(module: RLModule) -> None:
     if module.cold_start is not None and not hasattr(data, "task"):
         raise UserError(
             "model.cold_start needs a task that gives demonstrations; train with PromptDataModule"
+        )
+    if prompts is not None:
+        _check_prompts(module, data)
+
+
+def check_precision(precision: object) -> None:
+    """Refuse float16 mixed precision.
+
+    Raises:
+        UserError: Naming what can be used.
+    """
+    if str(precision) in ("16", "16-mixed"):
+        raise UserError(
+            f"trainer.precision {precision} needs a loss scaler, which manual optimisation "
+            "does not drive; use bf16-mixed or 32-true"
+        )
+
+
+def _check_prompts(module: RLModule, data: Any) -> None:
+    trainer = module.trainer
+    rows = (*data.train_prompts, *data.eval_prompts)
+    everything = Prompts(rows, tuple(range(len(rows))))
+    check_request(module.policy, everything, module.group_size, module.sampling)
+    if len(data.eval_prompts) < trainer.world_size:
+        raise UserError(
+            f"data: {len(data.eval_prompts)} held-out prompts do not cover {trainer.world_size} "
+            "processes; raise data.eval_size"
+        )
+    every = trainer.val_check_interval
+    batches = len(data.train_prompts) // data.prompts_per_iteration
+    if isinstance(every, int) and trainer.check_val_every_n_epoch and 0 < batches < every:
+        raise UserError(
+            f"trainer.val_check_interval {every} is more than the {batches} iterations of an "
+            "epoch; lower it, or set trainer.check_val_every_n_epoch to null"
         )
 
 
@@ -145,7 +176,8 @@ def plan(module: RLModule) -> list[str]:
         f"objective: {type(learner.algorithm).__name__}"
         f" {_shown(learner.algorithm)}, {learner.aggregation},"
         f" advantage {type(learner.advantage).__name__}",
-        f"plan: {'endless' if total is None else total} iterations x {learner.updates_per_iteration} updates; an iteration is"
+        f"plan: {'endless' if total is None else total} iterations"
+        f" x {learner.updates_per_iteration} updates; an iteration is"
         f" {prompts} prompts x {module.group_size} = {answers} answers,"
         f" {learner.epochs} x {learner.minibatches} minibatches",
         f"sampling: temperature {sampling.temperature}, top_p {sampling.top_p}, top_k"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import os
 import sys
@@ -12,10 +13,12 @@ from typing import Any
 
 import torch
 import yaml
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from rlzoo import __version__, commands, switching
 from rlzoo.callbacks import IterationCheckpoint, Report
+from rlzoo.checks import check_precision
 from rlzoo.data import PromptDataModule
 from rlzoo.errors import UserError
 from rlzoo.explain import explain
@@ -74,6 +77,8 @@ class RLCLI(LightningCLI):
             raise UserError(f"threads must be >= 0, got {config.threads}")
         if config.threads:
             torch.set_num_threads(config.threads)
+        check_precision(config.trainer.precision)
+        check_optimisation(config.trainer)
         check_strategy(config.trainer)
         path = config.get("ckpt_path")
         if path and path not in ("best", "last", "hpc", "registry") and not Path(path).exists():
@@ -87,6 +92,24 @@ class RLCLI(LightningCLI):
         command = str(self.subcommand)
         self.model.run_config = self._parser(command).dump(
             self.config[command], skip_link_targets=False
+        )
+
+
+def check_optimisation(trainer: Any) -> None:
+    """Refuse trainer options that manual optimisation takes over.
+
+    Raises:
+        UserError: Naming the option of rlzoo.
+    """
+    if trainer.gradient_clip_val:
+        raise UserError(
+            f"trainer.gradient_clip_val {trainer.gradient_clip_val} cannot act here; set "
+            "model.max_grad_norm"
+        )
+    if trainer.accumulate_grad_batches != 1:
+        raise UserError(
+            f"trainer.accumulate_grad_batches {trainer.accumulate_grad_batches} cannot act here; "
+            "set model.micro_batch_tokens, which changes memory and not the result"
         )
 
 
@@ -146,7 +169,21 @@ def lightning_command(args: list[str]) -> None:
         )
     except argparse.ArgumentError as error:
         keys = keys_of(cli[0]._subcommand_parsers[args[0]]) if cli else []
-        raise UserError(explain(str(error), keys)) from error
+        raise UserError(broken_file(args) + explain(str(error), keys)) from error
+
+
+def broken_file(args: list[str]) -> str:
+    """Return the name of the first configuration file that is not YAML, for a message."""
+    files = [value for option, value in itertools.pairwise(args) if option == "--config"]
+    files += [arg.partition("=")[2] for arg in args if arg.startswith("--config=")]
+    for file in files:
+        try:
+            yaml.safe_load(Path(file).read_text())
+        except yaml.YAMLError:
+            return f"{file}: "
+        except OSError:
+            continue
+    return ""
 
 
 def quiet() -> None:
@@ -184,7 +221,7 @@ def main(args: list[str] | None = None) -> None:
             raise
         print(f"rlzoo: error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, MisconfigurationException) as error:
         print(f"rlzoo: error: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None
 

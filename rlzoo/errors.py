@@ -21,7 +21,8 @@ def nearest(name: str, choices: "list[str]") -> str:
     """
     import difflib
 
-    close = difflib.get_close_matches(name, choices, n=1)
+    close = difflib.get_close_matches(name, choices)
+    close.sort(key=lambda choice: sorted(choice) != sorted(name))  # swapped letters come first
     if close:
         return f"did you mean '{close[0]}'?"
     return "choose from: " + ", ".join(sorted(choices))

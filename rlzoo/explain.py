@@ -57,9 +57,18 @@ def explain(message: str, keys: Iterable[str]) -> str:
         return f"{found[1]}: no such key; {nearest_key(found[1], known)}"
     key = (re.search(r'[Pp]arser key "(.+?)"', message) or [None, ""])[1]
     if found := re.search(
-        r"class_path '(.+?)':\s*(?:Validation failed: )?Option '(.+?)' is not accepted", message
+        r"class_path '(?P<path>.+?)':\s*(?:Validation failed: )?"
+        r"Option '(?P<option>.+?)' is not accepted",
+        message,
+    ) or re.search(
+        r"Option '(?P<option>.+?)' is not accepted\. "
+        r"Got value: Namespace\(class_path='(?P<path>.+?)'",
+        message,
     ):
-        return f"{key}: {_not_read(found[1], found[2])}"
+        return f"{key}: {_not_read(found['path'], found['option'])}"
+    if found := re.search(r"arguments are required: (.*)", message):
+        missing = re.sub(r"\b(fit|validate)\.", "", found[1])
+        return f"{missing}: not set; name a file with --config, or see --help"
     if found := re.search(r"dot import path string: (\S+)", message):
         base = FAMILIES.get(str(key))
         choices = nearest(found[1], class_names(base)) if base else "write package.module.Class"
@@ -81,8 +90,21 @@ def nearest_key(name: str, known: list[str]) -> str:
 
 def _not_read(class_path: str, option: str) -> str:
     module, _, name = class_path.rpartition(".")
-    reads = list(inspect.signature(getattr(import_module(module), name)).parameters)
+    reads = _parameters(getattr(import_module(module), name))
     listed = f"it reads {', '.join(reads)}" if reads else "it has no settings"
     hint = nearest(option, reads) if reads else ""
     close = f"; {hint}" if hint.startswith("did you mean") else ""
     return f"{name} does not read '{option}'{close}; {listed}"
+
+
+def _parameters(cls: type) -> list[str]:
+    """Return the names that a class reads, those that its ``**kwargs`` hand on included."""
+    names: list[str] = []
+    for base in cls.__mro__[:-1]:
+        if "__init__" not in vars(base):
+            continue
+        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]  # type: ignore[misc]
+        names += [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return names

@@ -22,11 +22,17 @@ def build_optimizer(module: RLModule) -> Any:
 
     Returns:
         Lists of one optimizer and one scheduler, which is stepped once per update.
+
+    Raises:
+        UserError: If the optimizer refuses a setting.
     """
     groups: list[dict[str, Any]] = [{"params": _trainable(module.policy)}]
     if module.critic is not None:
         groups.append({"params": _trainable(module.critic)})
-    optimizer = module.make_optimizer(groups)
+    try:
+        optimizer = module.make_optimizer(groups)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"model.optimizer refuses its settings: {error}") from error
     if module.critic is not None:
         optimizer.param_groups[1]["lr"] *= module.critic.lr_scale
     total = total_updates(module)
