@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import logging
 import os
@@ -123,12 +124,8 @@ def check_strategy(trainer: Any) -> None:
     name = strategy if isinstance(strategy, str) else str(strategy.get("class_path", ""))
     if "deepspeed" not in name.lower():
         return
-    try:
-        import deepspeed  # noqa: F401
-    except ImportError:
-        raise UserError(
-            f"trainer.strategy {name} needs: pip install 'rlzoo-lightning[deepspeed]'"
-        ) from None
+    if importlib.util.find_spec("deepspeed") is None:  # importing it would print a warning
+        raise UserError(f"trainer.strategy {name} needs: pip install 'rlzoo-lightning[deepspeed]'")
     if trainer.accelerator == "cpu" or not torch.cuda.is_available():
         raise UserError(
             f"trainer.strategy {name} runs on CUDA GPUs and this run is on "
