@@ -18,6 +18,8 @@ from rlzoo.types import Prompt, Prompts
 log = logging.getLogger("rlzoo")
 
 Item = tuple[int, Prompt]
+HELD_OUT_SEED = 0
+"""Held-out prompts are the same for every seed, so that runs can be compared on them."""
 
 
 class PromptDataset(Dataset[Item]):
@@ -106,7 +108,8 @@ class PromptDataModule(L.LightningDataModule):
             many; a prompt is never cut.
         chat: Turn plain prompts into a user message, for a model with a chat template.
         system_prompt: System message put before chat prompts.
-        seed: Seed of the prompts and their order; seed_everything by default.
+        seed: Seed of the training prompts and their order; seed_everything by default. Held-out
+            prompts are the same for every seed.
     """
 
     def __init__(
@@ -152,7 +155,7 @@ class PromptDataModule(L.LightningDataModule):
                 )
             if size % batch:
                 log.info("data: %d of %d prompts are left out of each pass", size % batch, size)
-        held_out = self.task.examples("eval", self.eval_size, self.seed)
+        held_out = self.task.examples("eval", self.eval_size, HELD_OUT_SEED)
         self.eval_prompts = self.tokenise(held_out, "eval")
 
     def tokenise(self, examples: Sequence[Example], split: str) -> list[Prompt]:

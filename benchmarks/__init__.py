@@ -1,0 +1,1 @@
+"""Programs that measure; they are not part of the package."""
