@@ -7,7 +7,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "integration"))
 
-from runs import fit, rlzoo
+from tiny_runs import fit, rlzoo
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,5 +1,5 @@
 import pytest
-from runs import fit
+from tiny_runs import fit
 
 
 @pytest.fixture(scope="session", autouse=True)

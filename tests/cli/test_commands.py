@@ -1,0 +1,126 @@
+"""Help, lists, configurations: what a user reads and what the repository ships."""
+
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import yaml
+from tiny_runs import configuration, rlzoo
+
+from rlzoo import cli
+from rlzoo.algorithms import discover
+
+pytestmark = pytest.mark.timeout(60)
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+
+
+@pytest.fixture
+def built(tmp_path):
+    """Parse and instantiate as fit does, then stop before the trainer runs."""
+
+    def build(*files):
+        args = [word for file in files for word in ("--config", str(file))]
+        with mock.patch.object(cli.RLCLI, "_run_subcommand") as start:
+            run = rlzoo(tmp_path, "fit", *args, weights=False)
+        assert run.code == 0, run.err
+        start.assert_called_once()
+        return run.cli[-1]
+
+    return build
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_every_configuration_is_parsed_and_instantiated(built, file):
+    """A file without a policy is a layer over the quickstart."""
+    given = yaml.safe_load(file.read_text())
+    layers = [] if "policy" in given.get("model", {}) else [ROOT / "configs" / "quickstart.yaml"]
+    command = built(*layers, file)
+    assert type(command.model).__name__ == "RLModule"
+    assert type(command.datamodule).__name__ == "PromptDataModule"
+    assert yaml.safe_load(command.model.run_config)["model"]["policy"]["class_path"]
+
+
+def test_there_are_configurations():
+    assert ROOT / "configs" / "quickstart.yaml" in CONFIGS
+
+
+@pytest.mark.parametrize("args", [[], ["--model.algorithm", "PPO", "--model.group_size", "2"]])
+def test_printed_configuration_reproduces_itself(command, tmp_path, args):
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(configuration({"seed_everything": 5})))
+    first = command("fit", "--config", str(file), *args, "--print_config")
+    assert first.code == 0, first.err
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(first.out)
+    second = command("fit", "--config", str(printed), "--print_config")
+    assert yaml.safe_load(second.out) == yaml.safe_load(first.out)
+    shown = yaml.safe_load(first.out)
+    assert shown["seed_everything"] == 5
+    assert shown["model"]["group_size"] == (2 if args else 4)
+    assert shown["model"]["algorithm"]["class_path"].endswith("PPO" if args else "GRPO")
+    assert shown["model"]["kl"]["estimator"] == "k3"  # defaults are printed too
+
+
+def test_a_seed_of_the_run_is_the_seed_of_its_parts(built, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(configuration({"seed_everything": 7})))
+    command = built(file)
+    assert (command.model.seed, command.datamodule.seed) == (7, 7)
+
+
+def test_help_of_fit_explains_settings_from_their_docstrings(command):
+    run = command("fit", "--help")
+    text = " ".join(run.out.split())
+    for setting, words in {
+        "--model.group_size": "G, answers per prompt.",
+        "--model.micro_batch_tokens": "Most padded tokens, prompts included",
+        "--model.kl.coefficient": "Weight (beta) of the penalty; 0 is off.",
+        "--model.sampling.temperature": "greedy and allowed for evaluation only",
+        "--data.long_prompts": "a prompt is never cut",
+        "--checkpoint.keep_last": "How many to keep.",
+        "--threads": "1 is fastest for tiny models",
+    }.items():
+        assert f"{setting} " in text
+        assert words in text, setting
+    assert run.code == 0
+
+
+@pytest.mark.parametrize("args", [[], ["--help"], ["-h"]])
+def test_overview_names_every_command(command, args):
+    run = command(*args)
+    assert run.code == 0
+    for name in ("fit", "validate", "generate", "export", "algorithms"):
+        assert f"rlzoo {name}" in run.out
+
+
+@pytest.mark.parametrize("name", ["generate", "export", "algorithms"])
+def test_help_of_other_commands(command, name):
+    run = command(name, "--help")
+    assert run.code == 0
+    assert f"usage: rlzoo {name}" in run.out
+
+
+def test_algorithms_lists_every_objective(command):
+    run = command("algorithms")
+    for name, cls in discover().items():
+        line = next(line for line in run.out.splitlines() if line.startswith(name))
+        assert cls.aggregation in line
+        assert cls.advantage in line
+        assert cls.__doc__.splitlines()[0] in run.out
+    assert "clip_low=0.0003, clip_high=0.0004" in run.out
+    assert "ratio_cap=5.0" in run.out
+
+
+def test_algorithms_explains_one(command):
+    run = command("algorithms", "GSPO")
+    assert run.code == 0
+    for words in ("s_i = exp(", "arXiv 2507.18071", "clip_low:", "sequence-mean", "gspo.py"):
+        assert words in run.out
+
+
+def test_algorithms_suggests_a_name(command):
+    run = command("algorithms", "GSPOO")
+    assert run.code == 2
+    assert run.err == "rlzoo: error: no objective 'GSPOO'; did you mean 'GSPO'?\n"
