@@ -109,6 +109,11 @@ def check_trainer(module: RLModule) -> None:
     """
     trainer = module.trainer
     check_precision(trainer.precision)
+    if trainer.strategy.root_device.type == "mps":
+        raise UserError(
+            "trainer.accelerator mps lacks float64, which sums and statistics are kept in; set "
+            "trainer.accelerator to cpu"
+        )
     data: Any = getattr(trainer, "datamodule", None)
     prompts = getattr(data, "prompts_per_iteration", None)
     if prompts is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -191,6 +192,7 @@ def quiet() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     if os.environ.get("LOCAL_RANK", "0") != "0":
         log.setLevel(logging.WARNING)
+    transformers.utils.logging.disable_progress_bar()
     for pattern in NOISE:
         warnings.filterwarnings("ignore", pattern)
 

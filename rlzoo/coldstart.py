@@ -8,12 +8,14 @@ import logging
 import os
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
-from rlzoo import __version__, ranks
+from rlzoo import ranks
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
 from rlzoo.models.files import cache_folder
@@ -103,7 +105,8 @@ class ColdStart:
             "examples": [[str(prompt), answer] for prompt, answer in first],
             "ids": [policy.encode(prompt) for prompt, _ in first],
             "model": policy.source.hf_config.to_json_string(),
-            "versions": [__version__, torch.__version__],
+            "versions": [torch.__version__, transformers.__version__],
+            "recipe": Path(__file__).read_text(),
         }
         digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
         for name, parameter in _trainable(policy):

@@ -15,6 +15,11 @@ from rlzoo.errors import UserError
 log = logging.getLogger("rlzoo")
 
 
+def run_folder(trainer: Trainer) -> Path:
+    """Return where a run puts its files; every rank has to ask, since Lightning broadcasts it."""
+    return Path(trainer.log_dir or trainer.default_root_dir)
+
+
 class IterationCheckpoint(Checkpoint):
     """Saves every few iterations and after the last, and keeps the newest.
 
@@ -63,7 +68,7 @@ class IterationCheckpoint(Checkpoint):
 
     def save(self, trainer: Trainer, done: int) -> None:
         """Write one checkpoint and remove those beyond the newest; every rank must call it."""
-        folder = Path(self.dirpath or Path(str(trainer.log_dir)) / "checkpoints")
+        folder = Path(self.dirpath) if self.dirpath else run_folder(trainer) / "checkpoints"
         path = str(folder / f"iteration-{done:06d}.ckpt")
         # Files of another run, from which this one was resumed, are not ours to remove.
         mine = [p for p in self.saved if p != path and Path(p).parent == folder]

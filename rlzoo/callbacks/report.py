@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from rich.table import Table
 
+from rlzoo.callbacks.checkpoint import run_folder
 from rlzoo.callbacks.plots import reward_plot
 from rlzoo.checks import total_iterations
 from rlzoo.errors import UserError
@@ -117,7 +118,7 @@ class Report(Callback):
         done = int(module.progress["iterations"])
         if trainer.val_dataloaders is not None or getattr(trainer, "datamodule", None) is not None:
             self.evaluate_last(trainer, module, done)
-        folder = Path(str(trainer.log_dir))  # broadcasts, so every rank has to ask
+        folder = run_folder(trainer)
         if not trainer.is_global_zero:
             return
         self.show_samples(trainer, module, done)

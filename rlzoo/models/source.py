@@ -15,6 +15,18 @@ from rlzoo.models import configs, files, tokenization
 
 logger = logging.getLogger(__name__)
 
+SAMPLING = (
+    "temperature",
+    "top_",
+    "min_p",
+    "typical",
+    "repetition",
+    "no_repeat",
+    "do_sample",
+    "num_beams",
+)
+"""Beginnings of the generation_config keys that change how answers are drawn."""
+
 
 class Source:
     """A model's config, tokenizer and special ids, and the way to its weights.
@@ -87,6 +99,12 @@ class Source:
             return GenerationConfig()
 
     @cached_property
+    def ignored_sampling(self) -> dict[str, Any]:
+        """What the checkpoint would have changed about sampling, had it been asked."""
+        diff: dict[str, Any] = self.generation_config.to_diff_dict()
+        return {k: v for k, v in diff.items() if k.startswith(SAMPLING)}
+
+    @cached_property
     def eos_ids(self) -> frozenset[int]:
         """Every id that ends an answer."""
         config = self.hf_config
@@ -109,10 +127,9 @@ class Source:
                 f"{self.owner}: the tokenizer has {len(self.tokenizer)} tokens but the model "
                 f"{size}; give the tokenizer the model was trained with"
             )
-        diff = self.generation_config.to_diff_dict()
-        ignored = {k: v for k, v in diff.items() if not k.endswith(("_id", "_version"))}
-        if ignored:
-            logger.info("generation_config of %s is not used: %s", self.path, ignored)
+        if self.ignored_sampling:
+            logger.info("not used of %s's own settings: %s", self.path, self.ignored_sampling)
+            self.ignored_sampling = {}  # said once
 
     def pending_gguf(self) -> bool:
         """Say whether a GGUF file has yet to be converted, after checking that it can be.
