@@ -1,0 +1,130 @@
+"""The README: its commands parse, its example runs, its table is the code's."""
+
+import inspect
+import re
+import shlex
+
+import pytest
+from repository import ONE_ITERATION, ROOT, fenced, read, rlzoo, run
+
+from rlzoo.algorithms import discover
+from rlzoo.commands import COMMANDS
+
+README = read("README.md")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    *("docs/" + n for n in ("metrics.md", "data_and_rewards.md", "design.md")),
+)
+SHELL = [
+    line
+    for name in DOCUMENTS
+    for block in re.findall(r"```sh\n(.*?)```", read(name), re.S)
+    for line in block.splitlines()
+    if line and not line.startswith("#")
+]
+LINES = sorted({line for line in SHELL if line.startswith("rlzoo ")})
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory):
+    """Return every option of every command, from its help."""
+    folder = tmp_path_factory.mktemp("help")
+    names = ("fit", "validate", *COMMANDS)
+    texts = {name: run(rlzoo(name, "--help"), folder) for name in names}
+    return {name: set(re.findall(r"--[\w.]+", text)) for name, text in texts.items()}
+
+
+def test_the_two_commands_are_install_run_and_test():
+    assert fenced(README, "<!-- commands -->", "sh") == [
+        "pip install -c constraints.txt -e '.[test]'",
+        "rlzoo fit --config configs/quickstart.yaml",
+        "pytest",
+    ]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_commands_and_options_exist(line, options):
+    _, command, *words = shlex.split(line)
+    assert command in options
+    for word in words:
+        if word.startswith("configs/"):
+            assert (ROOT / word).is_file()
+        # What an objective adds below model.algorithm is asked of its class.
+        elif word.startswith("--model.algorithm."):
+            cls = discover().get(words[words.index("--model.algorithm") + 1])
+            assert cls is None or word.rpartition(".")[2] in inspect.signature(cls).parameters
+        elif word.startswith("--"):
+            assert word.partition("=")[0] in options[command]
+
+
+def test_there_are_commands_to_check_and_a_wrong_one_would_be_seen(options):
+    assert len(LINES) > 8
+    with pytest.raises(AssertionError):
+        test_commands_and_options_exist("rlzoo fit --trainer.no_such_option 1", options)
+    with pytest.raises(AssertionError):
+        test_commands_and_options_exist("rlzoo fit --config configs/no_such_file.yaml", options)
+
+
+def rows():
+    return [
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in README.splitlines()
+        if re.match(r"\| `[A-Z]+\w*` \|", line)
+    ]
+
+
+def test_the_table_names_the_objectives_that_readers_look_for():
+    assert {"PPO", "GRPO", "GSPO", "CISPO"} <= {row[0] for row in rows()}
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
+def test_the_table_says_what_the_code_does(row):
+    name, _, _, aggregation, advantage, defaults, source = row
+    cls = discover()[name]
+    assert (aggregation, advantage) == (cls.aggregation, cls.advantage)
+    parameters = inspect.signature(cls).parameters.values()
+    written = dict(re.findall(r"(\w+)=([\d.e-]+)", defaults))
+    assert {k: float(v) for k, v in written.items()} == {p.name: p.default for p in parameters}
+    number, equation = re.search(r"\[(\S+)\].*, (eq\. \d+)", source).groups()
+    assert f"{number}, {equation}" in inspect.getdoc(cls)
+
+
+def test_the_example_objective_trains(tmp_path):
+    code = fenced(README, "<!-- example: my_objectives.py -->", "python")
+    assert 12 <= len(code) <= 24
+    (tmp_path / "my_objectives.py").write_text("\n".join(code) + "\n", encoding="utf-8")
+    [line] = [line for line in LINES if "my_objectives" in line]
+    words = shlex.split(line)[1:]
+    words[words.index("--config") + 1] = str(ROOT / "configs" / "quickstart.yaml")
+    printed = run(rlzoo(*words, *ONE_ITERATION), tmp_path)
+    assert "MyObjective (floor=0.5, cap=3.0)" in printed
+    assert "1 iterations" in printed
+    [log] = tmp_path.glob("runs/quickstart/*/summary.json")
+    assert '"algorithm": "MyObjective"' in log.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_somewhere(name):
+    text = re.sub(r"```.*?```", "", read(name), flags=re.S)
+    for target in re.findall(r"\]\(([^)#\s]+)", text):
+        # The picture is drawn by a run and may not be there yet in a bare checkout.
+        if not target.startswith("http") and not target.endswith(".png"):
+            assert ((ROOT / name).parent / target).exists(), target
+
+
+def test_the_tree_is_there():
+    [tree] = re.findall(r"## The tree\n\n```\n(.*?)```", README, re.S)
+    for line in tree.splitlines():
+        indent, entry = re.match(r"( *)(\S+)", line).groups()
+        assert (ROOT / ("rlzoo" if indent else ".") / entry).exists(), entry
+
+
+def test_the_extras_are_those_of_the_package():
+    import tomllib
+
+    extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
+    table = README.split("## Extras")[1]
+    named = re.findall(r"`(\w+)`", "".join(re.findall(r"^\|( `.*?) \|", table, re.M)))
+    assert set(named) == set(extras)
