@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
 from rlzoo.models.files import cache_folder
 from rlzoo.tasks.base import Example, Task
+from rlzoo.tasks.tabular import TabularTask
 from rlzoo.types import Sequences
 
 log = logging.getLogger("rlzoo")
@@ -27,6 +29,11 @@ log = logging.getLogger("rlzoo")
 
 def _trainable(policy: Policy) -> list[tuple[str, torch.nn.Parameter]]:
     return [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
+
+
+def _examples(task: Task, size: int, seed: int) -> Sequence[Example]:
+    # A table has the rows it has; they are used again once all were.
+    return task.examples("train", None if isinstance(task, TabularTask) else size, seed)
 
 
 class ColdStart:
@@ -95,15 +102,15 @@ class ColdStart:
     def key(self, policy: Policy, task: Task) -> str:
         """Return a hash of all that determines the result."""
         digest = hashlib.sha256()
-        first = [
-            (example.prompt, task.demonstration(example, self.settings["noise"], random.Random(0)))
-            for example in task.examples("train", 32, self.settings["seed"])
-        ]
+        rows = _examples(task, 32, self.settings["seed"])
+        noise = self.settings["noise"]
+        settings = {k: str(v) for k, v in vars(task).items() if not k.startswith("_")}
         facts = {
             "settings": self.settings,
-            "task": [type(task).__qualname__, {k: str(v) for k, v in vars(task).items()}],
-            "examples": [[str(prompt), answer] for prompt, answer in first],
-            "ids": [policy.encode(prompt) for prompt, _ in first],
+            "task": [type(task).__qualname__, settings],
+            "examples": [[str(row.prompt), row.answer] for row in rows],
+            "demonstrations": [task.demonstration(r, noise, random.Random(0)) for r in rows[:32]],
+            "ids": [policy.encode(row.prompt) for row in rows[:32]],
             "model": policy.source.hf_config.to_json_string(),
             "versions": [torch.__version__, transformers.__version__],
             "recipe": Path(__file__).read_text(),
@@ -121,7 +128,7 @@ class ColdStart:
         """
         s = self.settings
         steps, batch = s["steps"], s["batch_size"]
-        examples = task.examples("train", steps * batch, s["seed"])
+        examples = _examples(task, steps * batch, s["seed"])
         rng = random.Random(s["seed"])
         parameters = [p for p in policy.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(parameters, lr=s["learning_rate"])

@@ -122,9 +122,14 @@ def rollout_stats(rollouts: Rollouts) -> Stats:
 
 
 def finish(means: dict[str, float]) -> dict[str, float]:
-    """Turn the raw moments that merge over ranks into what a person reads."""
+    """Turn the raw moments that merge over ranks into what a person reads.
+
+    Where every reward abstained there is nothing to average: NaN, not the iteration before.
+    """
+    for name in ("reward/mean", "policy/clip_fraction"):
+        means.setdefault(name, math.nan)
     square = means.pop("reward/square", None)
-    if square is not None and "reward/mean" in means:
+    if square is not None:
         means["reward/std"] = math.sqrt(max(0.0, square - means["reward/mean"] ** 2))
     if "rollout/length_min" in means:
         means["rollout/length_min"] = -means["rollout/length_min"]

@@ -2,8 +2,9 @@
 
 jsonargparse 4.53 keeps every old setting that the new class also accepts, defaults included, and
 drops the rest without a word. So ``--model.algorithm GSPO`` over a GRPO config would run GSPO with
-GRPO's clip, hundreds of times too wide. Here an objective never inherits settings from another one,
-and every setting that is lost, of whatever class, is named.
+GRPO's clip, hundreds of times too wide, and SGD would run with AdamW's weight decay. Here no class
+inherits another one's defaults, an objective inherits nothing from another one, and every setting
+that is lost, of whatever class, is named.
 """
 
 from __future__ import annotations
@@ -26,18 +27,20 @@ def _discard(parser_or_action: Any, previous: Any, value: Any) -> None:
         return
     settings = previous["init_args"]
     before = dict(settings.items()) if isinstance(settings, Namespace) else dict(settings)
-    if issubclass(_typehints.import_object(new), Algorithm):
-        for key in before:
-            settings.pop(key, None)
-    else:
-        _original(parser_or_action, previous, value)
-    kept = previous["init_args"]
-    defaults = inspect.signature(_typehints.import_object(old)).parameters
-    lost = {
+    parameters = inspect.signature(_typehints.import_object(old)).parameters
+    chosen = {
         key: val
         for key, val in before.items()
-        if key not in kept and not (key in defaults and defaults[key].default == val)
+        if key not in parameters or parameters[key].default != val
     }
+    inherits = not issubclass(_typehints.import_object(new), Algorithm)
+    for key in before:
+        if not inherits or key not in chosen:
+            settings.pop(key, None)
+    if inherits:
+        _original(parser_or_action, previous, value)
+    kept = previous["init_args"]
+    lost = {key: val for key, val in chosen.items() if key not in kept}
     if lost:
         names = [path.rpartition(".")[2] for path in (old, new)]
         log.warning("%s replaces %s: its settings %s are dropped", names[1], names[0], lost)

@@ -362,3 +362,17 @@ def test_refusals_do_not_hide_behind_a_good_run(tmp_path):
     with pytest.raises(AssertionError, match="weights loaded"):
         fit(tmp_path, weights=False)
     assert rlzoo(tmp_path, "--version").code == 0
+
+
+def test_an_optimizer_inherits_what_was_chosen_and_no_defaults(tmp_path):
+    """AdamW decays weights by 0.01 unless told otherwise; SGD must not take that over."""
+    args = ["--model.optimizer", "torch.optim.SGD"]
+    chosen = {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.02, "amsgrad": True}}
+    run = fit(tmp_path, {"model.optimizer": chosen}, *args)
+    group = run.trainer.optimizers[0].param_groups[0]
+    assert (group["initial_lr"], group["weight_decay"]) == (0.02, 0)
+    says(run.err, "SGD replaces AdamW", "'amsgrad': True")
+    other = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.5}}
+    run = fit(tmp_path, {"model.optimizer": other})
+    group = run.trainer.optimizers[0].param_groups[0]
+    assert (group["initial_lr"], group["weight_decay"]) == (0.5, 0)
