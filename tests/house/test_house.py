@@ -119,10 +119,11 @@ def test_an_installed_wheel_trains_from_another_folder(wheel, tmp_path):
         file.write("\n".join(dependencies) + "\n")
     work = tmp_path / "work"
     work.mkdir()
-    where = run([python, "-c", "import rlzoo; print(rlzoo.__file__)"], work)
+    alone = {"PYTHONPATH": ""}  # or a checkout on it would be found first
+    where = run([python, "-c", "import rlzoo; print(rlzoo.__file__)"], work, **alone)
     assert where.startswith(site)
     shutil.copy(ROOT / "configs" / "quickstart.yaml", work)
     rlzoo = tmp_path / "venv" / "bin" / "rlzoo"
-    run([rlzoo, "fit", "--config", "quickstart.yaml", *ONE_ITERATION], work)
+    run([rlzoo, "fit", "--config", "quickstart.yaml", *ONE_ITERATION], work, **alone)
     [summary] = work.glob("runs/quickstart/*/summary.json")
     assert '"iterations": 1' in summary.read_text(encoding="utf-8")
