@@ -48,3 +48,23 @@ def even_first(completion):
 
 def abstaining(completion):
     return None
+
+
+def silent_for_short_prompts(prompt, completion):
+    return 1.0 if prompt == "a" else float("b" in completion)
+
+
+RECORDED = []
+
+
+def record(completions, prompts, answers, rows, tag):
+    RECORDED.append(
+        {
+            "completions": completions,
+            "prompts": prompts,
+            "answers": answers,
+            "rows": rows,
+            "tag": tag,
+        }
+    )
+    return [float(len(completion)) for completion in completions]
