@@ -63,6 +63,7 @@ def check_settings(module: RLModule) -> None:
             f"model.group_size {module.group_size} leaves {type(estimator).__name__} without a "
             f"baseline; use at least {estimator.minimum_group}, or model.advantage GAE"
         )
+    _check_estimator(module)
     if learner.critic is not None and not estimator.needs_values:
         raise UserError(
             f"model.critic {type(learner.critic).__name__} has no effect with "
@@ -80,6 +81,30 @@ def check_settings(module: RLModule) -> None:
         raise UserError(
             "model.drop_zero_advantage would take rows from the critic's or the entropy's mean; "
             "remove it, or the critic and model.entropy_coefficient"
+        )
+
+
+def _check_estimator(module: RLModule) -> None:
+    """Refuse an estimator whose numbers the rest of the settings would make meaningless."""
+    learner = module.learner
+    estimator, objective = type(learner.advantage).__name__, type(learner.algorithm).__name__
+    if learner.advantage.per_token and getattr(
+        learner.algorithm, "one_advantage_per_answer", False
+    ):
+        raise UserError(
+            f"model.advantage {estimator} gives every token its own advantage, and {objective} "
+            "clips whole answers by one advantage each; use model.algorithm GSPOToken, or an "
+            "advantage of the answer, such as GroupNormalized"
+        )
+    if learner.kl.in_reward and not learner.advantage.takes_penalty:
+        raise UserError(
+            f"model.kl.placement reward would take the KL cost from rewards that {estimator} "
+            "needs as they are; set model.kl.placement to loss"
+        )
+    if learner.drop_zero_advantage and not (learner.advantage.by_group or learner.critic):
+        raise UserError(
+            f"model.drop_zero_advantage would drop answers to which {estimator} gives an advantage "
+            "that is not 0; remove it, or use an estimator by group, such as GroupNormalized"
         )
 
 

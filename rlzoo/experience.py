@@ -24,11 +24,18 @@ class Scored:
         table: N lists of K rewards, None where one abstained.
         scores: (N,) weighted sums; 0 where not valid.
         valid: (N,) bool, False where all rewards abstained.
+        weights: K weights of that sum.
     """
 
     table: list[list[float | None]]
     scores: Tensor
     valid: Tensor
+    weights: tuple[float, ...] = ()
+
+    def components(self) -> Tensor:
+        """Return the table as (N, K) float64, NaN where a reward abstained."""
+        rows = [[math.nan if x is None else x for x in row] for row in self.table]
+        return torch.tensor(rows, dtype=torch.float64, device=self.scores.device)
 
 
 def samples_of(rollouts: Rollouts) -> list[Sample]:
@@ -66,7 +73,7 @@ def score(runner: RewardRunner, rollouts: Rollouts) -> Scored:
     device = rollouts.mask.device
     scores = torch.tensor([0.0 if x is None else x for x in combined], device=device)
     valid = torch.tensor([x is not None for x in combined], dtype=torch.bool, device=device)
-    return Scored(table, scores, valid)
+    return Scored(table, scores, valid, tuple(runner.weights))
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlzoo import batching, ranks
-from rlzoo.advantages import Advantage, Outcome, rows_with_signal
+from rlzoo.advantages import Advantage, Outcome
 from rlzoo.algorithms.base import Algorithm
 from rlzoo.experience import Scored, score_rows
 from rlzoo.models.base import Policy
@@ -103,9 +103,17 @@ class Learner:
             stats.add_masked("policy/kl_ref", divergence, mask)
             penalty = self.kl.coefficient * divergence
         outcome = Outcome(
-            scored.scores, scored.valid, rollouts.group_ids, mask, penalty, experience.values
+            scores=scored.scores,
+            valid=scored.valid,
+            group_ids=rollouts.group_ids,
+            mask=mask,
+            penalty=penalty,
+            values=experience.values,
+            components=scored.components(),
+            weights=torch.tensor(scored.weights),
+            lengths=rollouts.lengths(),
         )
-        signal, silent, groups = rows_with_signal(outcome)
+        signal, silent, groups = self.advantage.rows_with_signal(outcome)
         stats.add("reward/groups_without_signal", silent, groups)
         estimate = self.advantage(outcome)
         stats.add_masked("policy/advantage_abs", estimate.advantages.abs(), mask)
