@@ -268,9 +268,9 @@ class RLModule(L.LightningModule):
             "before": self.before,
             "rng": ranks.gather_objects(collect_rng()),
         }
-        frozen = {name for name, p in self.named_parameters() if not p.requires_grad}
-        for name in frozen & set(checkpoint["state_dict"]):
-            del checkpoint["state_dict"][name]
+        for name, p in self.named_parameters(remove_duplicate=False):  # tied weights too
+            if not p.requires_grad:
+                checkpoint["state_dict"].pop(name, None)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take counters and random states back; frozen weights come from their own source.
@@ -287,7 +287,7 @@ class RLModule(L.LightningModule):
         if len(saved["rng"]) == ranks.world_size():
             self._rng = saved["rng"][ranks.rank()]
         own = self.state_dict()
-        for name, p in self.named_parameters():
+        for name, p in self.named_parameters(remove_duplicate=False):
             if not p.requires_grad:
                 checkpoint["state_dict"].setdefault(name, own[name])
 
