@@ -37,6 +37,11 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return (total / mask.sum(-1, keepdim=True).clamp(min=1)).to(values.dtype)
 
 
+def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
+    """Sum over the last axis where the mask is True, as ``masked_mean``; (..., 1)."""
+    return torch.where(mask, values, 0.0).double().sum(-1, keepdim=True).to(values.dtype)
+
+
 def bounded_exp(log_ratio: Tensor) -> Tensor:
     """``exp(clamp(x, -20, 20))``: finite in value and gradient, unchanged for healthy ratios."""
     return log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
@@ -63,6 +68,25 @@ def sequence_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Te
         (N, 1); 1 for an empty answer.
     """
     return bounded_exp(masked_mean(log_probs - old_log_probs, mask))
+
+
+def product_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    """Importance ratio of a whole answer, ``W = exp( sum_t (log_probs_t - old_log_probs_t) )``.
+
+    Args:
+        log_probs: (N, T).
+        old_log_probs: (N, T).
+        mask: (N, T) bool.
+
+    Returns:
+        (N, 1); 1 for an empty answer.
+    """
+    return bounded_exp(masked_sum(log_probs - old_log_probs, mask))
+
+
+def score_ratio(log_probs: Tensor) -> Tensor:
+    """``pi / sg[pi]``: 1 in value, with the gradient of ``log_probs``; (N, T)."""
+    return bounded_exp(log_probs - log_probs.detach())
 
 
 def out_of_band(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,11 +39,14 @@ class Algorithm(ABC):  # noqa: B024 - both halves have a default
         aggregation: How token terms become one number, by default.
         advantage: Short name of the default advantage estimator.
         needs: Optional fields of the batch that it reads, such as ``{"entropy"}``.
+        unit: The smallest part of a step that it can be computed on: any ``row`` alone, whole
+            prompt ``group``s, or this rank's whole ``minibatch``, for one that looks at all tokens.
     """
 
     aggregation: ClassVar[Aggregation] = "token-mean"
     advantage: ClassVar[str] = "group"
     needs: ClassVar[frozenset[str]] = frozenset()
+    unit: ClassVar[Literal["row", "group", "minibatch"]] = "row"
 
     def __init__(self, clip_low: float = 0.2, clip_high: float = 0.2) -> None:
         self.clip_low = self.non_negative("clip_low", clip_low)
@@ -80,4 +83,14 @@ class Algorithm(ABC):  # noqa: B024 - both halves have a default
         """
         if not value >= 0:
             raise UserError(f"{type(self).__name__}: {name} must be >= 0, got {value}")
+        return value
+
+    def positive(self, name: str, value: float) -> float:
+        """Return the value, or refuse it.
+
+        Raises:
+            UserError: If it is 0, below 0 or NaN.
+        """
+        if not value > 0:
+            raise UserError(f"{type(self).__name__}: {name} must be > 0, got {value}")
         return value
