@@ -51,17 +51,16 @@ def main() -> None:
             for seed in seeds
         }
         found = {key: run.result() for key, run in runs.items()}
-    print(f"| objective | before | after, seeds {given.seeds} | mean | greedy, mean | tokens/s |")
-    print("|---|---|---|---|---|---|")
+    print(f"| objective | before | after, seeds {given.seeds} | mean | greedy, mean |")
+    print("|---|---|---|---|---|")
     for name in names:
         of_name = [found[name, seed] for seed in seeds]
         after = [run["accuracy_after"] for run in of_name]
         before = statistics.mean(run["accuracy_before"] for run in of_name)
         greedy = statistics.mean(run["greedy_after"] for run in of_name)
-        speed = statistics.median(run["tokens"] / run["seconds"] for run in of_name)
         each = " / ".join(f"{a:.3f}" for a in after)
         mean = statistics.mean(after)
-        print(f"| {name} | {before:.3f} | {each} | {mean:.3f} | {greedy:.3f} | {speed:.0f} |")
+        print(f"| {name} | {before:.3f} | {each} | {mean:.3f} | {greedy:.3f} |")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from rlzoo import ranks
 from rlzoo.errors import UserError
 from rlzoo.ops import Denominators
 from rlzoo.types import Experience, Rollouts
+
+Unit = Literal["row", "group", "minibatch"]
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ def minibatches(
     micro_batch_tokens: int,
     seed: int,
     keep: Tensor | None = None,
+    unit: Unit = "row",
 ) -> Iterator[Minibatch]:
     """Yield the optimizer steps of an iteration, epoch by epoch.
 
@@ -123,6 +127,7 @@ def minibatches(
             goes alone.
         seed: Seed of the iteration.
         keep: (N,) bool, rows worth scoring; the others still count in the denominators.
+        unit: What a micro-batch must not cut.
 
     Yields:
         One minibatch per optimizer step.
@@ -134,18 +139,20 @@ def minibatches(
             rows = (chosen == step).nonzero().flatten()
             denominators = Denominators.count(experience.mask[rows], rollouts.group_ids[rows])
             scored = rows if keep is None else rows[keep[rows]]
-            yield Minibatch(
-                epoch, rows, denominators, micro_batches(experience, scored, micro_batch_tokens)
-            )
+            parts = micro_batches(experience, scored, micro_batch_tokens, unit)
+            yield Minibatch(epoch, rows, denominators, parts)
 
 
-def micro_batches(experience: Experience, rows: Tensor, max_tokens: int) -> tuple[MicroBatch, ...]:
+def micro_batches(
+    experience: Experience, rows: Tensor, max_tokens: int, unit: Unit = "row"
+) -> tuple[MicroBatch, ...]:
     """Cut rows into micro-batches of similar lengths, as many on every rank.
 
     Args:
         experience: This rank's rows.
         rows: (n,) long, the rows to cut.
-        max_tokens: Most padded tokens in one micro-batch.
+        max_tokens: Most padded tokens in one micro-batch; a single unit may exceed it.
+        unit: What must stay together: nothing, the answers to a prompt, or all of the rows.
 
     Returns:
         At least one; ranks with less work are padded with passes that contribute 0.
@@ -153,17 +160,34 @@ def micro_batches(experience: Experience, rows: Tensor, max_tokens: int) -> tupl
     rollouts = experience.rollouts
     prompts = [len(rollouts.prompt(row).token_ids) for row in rows.tolist()]
     lengths = [a + b for a, b in zip(prompts, rollouts.lengths()[rows].tolist(), strict=True)]
-    parts: list[list[int]] = []
-    for i in sorted(range(len(rows)), key=lambda i: -lengths[i]):
-        if parts and (len(parts[-1]) + 1) * lengths[parts[-1][0]] <= max_tokens:
-            parts[-1].append(i)
+    parts: list[list[list[int]]] = []
+    size = longest = 0
+    for atom in _atoms(rollouts.group_ids[rows].tolist(), lengths, unit):
+        size, longest = size + len(atom), max(longest, lengths[atom[0]])
+        if parts and size * longest <= max_tokens:
+            parts[-1].append(atom)
         else:
-            parts.append([i])
+            parts.append([atom])
+            size, longest = len(atom), lengths[atom[0]]
     wanted = max(1, ranks.max_over_ranks(len(parts), experience.mask.device))
     while len(parts) < wanted and any(len(part) > 1 for part in parts):
-        longest = max(range(len(parts)), key=lambda k: len(parts[k]))
-        part = parts[longest]
-        parts[longest : longest + 1] = [part[: len(part) // 2], part[len(part) // 2 :]]
-    real = [MicroBatch(rows[torch.tensor(part, device=rows.device)]) for part in parts]
+        largest = max(range(len(parts)), key=lambda k: len(parts[k]))
+        part = parts[largest]
+        parts[largest : largest + 1] = [part[: len(part) // 2], part[len(part) // 2 :]]
+    flat = [torch.tensor([i for atom in part for i in atom], device=rows.device) for part in parts]
+    real = [MicroBatch(rows[index]) for index in flat]
     filler = MicroBatch(torch.zeros(1, dtype=torch.long, device=rows.device), padding=True)
     return tuple(real + [filler] * (wanted - len(real)))
+
+
+def _atoms(group_ids: list[int], lengths: list[int], unit: Unit) -> list[list[int]]:
+    """Return what must not be cut, each longest row first, longest of all first."""
+    by_length = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    if unit == "row":
+        return [[i] for i in by_length]
+    if unit == "minibatch":
+        return [by_length] if by_length else []
+    groups: dict[int, list[int]] = {}
+    for i in by_length:
+        groups.setdefault(group_ids[i], []).append(i)
+    return list(groups.values())

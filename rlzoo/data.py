@@ -228,6 +228,25 @@ class PromptDataModule(L.LightningDataModule):
             PromptDataset(self.train_prompts), batch_sampler=sampler, collate_fn=collate
         )
 
+    def reserve(self, iteration: int, round_: int, positions: Sequence[int]) -> list[Prompt]:
+        """Return fresh training prompts in place of groups that taught nothing.
+
+        Args:
+            iteration: Iterations finished so far.
+            round_: How often this iteration has refilled, from 1.
+            positions: Places in the batch to fill; each has a draw of its own, so that the number
+                of processes changes nothing.
+
+        Returns:
+            As many prompts.
+        """
+        size = len(self.train_prompts)
+        draws = [
+            torch.Generator().manual_seed(hash((self.seed, iteration, round_, p)) % 2**63)
+            for p in positions
+        ]
+        return [self.train_prompts[int(torch.randint(size, (), generator=g))] for g in draws]
+
     def val_dataloader(self) -> DataLoader[Item]:
         """Return this rank's held-out prompts."""
         batches = RankBatches(len(self.eval_prompts), self.eval_batch_size)

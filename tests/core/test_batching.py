@@ -200,3 +200,17 @@ def test_rows_are_those_asked_for():
     asked = torch.tensor([7, 2, 11, 4])
     parts = micro_batches(made, asked, 64)
     assert sorted(torch.cat([part.rows for part in parts]).tolist()) == [2, 4, 7, 11]
+
+
+@pytest.mark.parametrize("budget", [1, 20, 50, 10**6])
+def test_a_unit_is_never_cut(budget):
+    """An objective that couples the answers to a prompt gets them in one micro-batch."""
+    made = experience([2] * 4, [1, 4, 2, 3, 4, 1, 2, 2, 3, 4, 1, 1], group=3)
+    every = torch.arange(12)
+    parts = micro_batches(made, every, budget, "group")
+    assert sorted(torch.cat([part.rows for part in parts]).tolist()) == list(range(12))
+    homes = [set((part.rows // 3).tolist()) for part in parts]
+    assert sum(len(home) for home in homes) == 4
+    assert len(parts) == {1: 4, 20: 4, 50: 2, 10**6: 1}[budget]
+    (whole,) = micro_batches(made, every, budget, "minibatch")
+    assert sorted(whole.rows.tolist()) == list(range(12))
