@@ -120,16 +120,20 @@ class Run:
         return torch.load(self.checkpoint(iteration), weights_only=True)
 
     def curves(self) -> dict[str, list[tuple[int, float]]]:
-        """Everything that TensorBoard shows: (step, value) under each tag."""
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-        events = EventAccumulator(str(self.folder), {"scalars": 0})
-        events.Reload()
-        tags = events.Tags()["scalars"]
-        return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in tags}
+        return curves_of(self.folder)
 
     def weights(self) -> dict[str, torch.Tensor]:
         return {k: v.detach().clone() for k, v in self.module.state_dict().items()}
+
+
+def curves_of(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Everything that TensorBoard shows of a run: (step, value) under each tag."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder), {"scalars": 0})
+    events.Reload()
+    tags = events.Tags()["scalars"]
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in tags}
 
 
 @contextlib.contextmanager
