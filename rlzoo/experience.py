@@ -138,6 +138,10 @@ def finish(means: dict[str, float]) -> dict[str, float]:
     square = means.pop("reward/square", None)
     if square is not None:
         means["reward/std"] = math.sqrt(max(0.0, square - means["reward/mean"] ** 2))
+    weight_square = means.pop("correction/weight_square", None)
+    if weight_square is not None:  # 0 where every token was rejected
+        share = means["correction/weight_mean"] ** 2 / weight_square if weight_square else 0.0
+        means.update({"correction/ess": share})
     if "rollout/length_min" in means:
         means["rollout/length_min"] = -means["rollout/length_min"]
     return means

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from rlzoo import batching, ranks
 from rlzoo.advantages import Advantage, Outcome
 from rlzoo.algorithms.base import Algorithm
+from rlzoo.corrections import Correction
 from rlzoo.experience import Scored, score_rows
 from rlzoo.models.base import Policy
 from rlzoo.models.critic import Critic
@@ -42,6 +43,7 @@ class Learner:
         kl: KL penalty.
         value: Weight and clip of the value loss.
         entropy_coefficient: Weight of the entropy bonus.
+        corrections: Detached multipliers of the objective.
         mask_truncated: Leave cut answers out of the loss.
         drop_zero_advantage: Do not score rows of groups whose rewards are all equal.
     """
@@ -60,6 +62,7 @@ class Learner:
     kl: KLPenalty = field(default_factory=KLPenalty)
     value: ValueSettings = field(default_factory=ValueSettings)
     entropy_coefficient: float = 0.0
+    corrections: Sequence[Correction] = ()
     mask_truncated: bool = False
     drop_zero_advantage: bool = False
 
@@ -71,7 +74,8 @@ class Learner:
     @property
     def wants_entropy(self) -> bool:
         """Whether the update has to compute entropies."""
-        return bool(self.entropy_coefficient) or "entropy" in self.algorithm.needs
+        needs = self.algorithm.needs.union(*(correction.needs for correction in self.corrections))
+        return bool(self.entropy_coefficient) or "entropy" in needs
 
     def experience(self, rollouts: Rollouts, scored: Scored, seed: int, stats: Stats) -> Experience:
         """Score what must be known before the first update, then estimate advantages.
@@ -205,6 +209,7 @@ class Learner:
             length=self.length,
             kl=self.kl,
             entropy_coefficient=self.entropy_coefficient,
+            corrections=self.corrections,
         )
         stats.merge([found])
         if self.critic is None or scores.hidden is None:

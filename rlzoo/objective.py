@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rlzoo.algorithms.base import Algorithm, Surrogate
+from rlzoo.corrections import Correction, combined_weights, correction_stats
 from rlzoo.errors import UserError
 from rlzoo.ops import (
     LOG_RATIO_BOUND,
@@ -23,6 +25,7 @@ from rlzoo.stats import Stats
 from rlzoo.types import PolicyBatch
 
 _DATA = ("old_log_probs", "rollout_log_probs", "ref_log_probs", "advantages")
+_MISMATCH: dict[str, KLEstimator] = {"policy/mismatch_kl": "k3", "policy/mismatch_kl_k1": "k1"}
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,14 @@ def policy_loss(
     length: int = 1,
     kl: KLPenalty | None = None,
     entropy_coefficient: float = 0.0,
+    corrections: Sequence[Correction] = (),
 ) -> Loss:
     """Return this micro-batch's share of the loss of one optimizer step.
 
-    ``loss = sum_it w_it (-objective_it + beta KL_it) - c_e mean_t entropy``; the weights w are set
-    by the aggregation and the counts of the whole step: shares add up to the same number
-    however the step is cut into micro-batches and ranks.
+    ``loss = sum_it w_it (-c_it objective_it + beta KL_it) - c_e mean_t entropy``; the weights w are
+    set by the aggregation and the counts of the whole step: shares add up to the same number
+    however the step is cut into micro-batches and ranks. The corrections c are detached and change
+    neither the KL term nor any count.
 
     Args:
         algorithm: Ratio and clip.
@@ -93,6 +98,7 @@ def policy_loss(
         length: The constant of ``constant-length``, in tokens.
         kl: Penalty; needs ``batch.ref_log_probs`` when it is in the loss.
         entropy_coefficient: Weight of the entropy bonus; needs ``batch.entropy``.
+        corrections: Detached multipliers of the objective.
 
     Returns:
         The loss and its statistics.
@@ -101,13 +107,17 @@ def policy_loss(
         FloatingPointError: If an unmasked input is NaN or infinite.
         ValueError: If a field that is needed is missing.
     """
-    _check_batch(algorithm, batch, kl, entropy_coefficient)
+    _check_batch(algorithm, batch, kl, entropy_coefficient, corrections)
     batch = _with_data_detached(batch)
     ratio = algorithm.ratio(batch)
     surrogate = algorithm.clip(ratio, batch)
     _check_surrogate(algorithm, surrogate, batch)
     stats = _policy_stats(ratio, surrogate, batch)
     token_loss = -surrogate.objective
+    if corrections:
+        weights = combined_weights(corrections, batch)
+        stats.merge([correction_stats(weights, batch.mask)])
+        token_loss = torch.where(batch.mask, token_loss, 0.0) * weights
     if batch.ref_log_probs is not None:
         estimator = kl.estimator if kl else "k3"
         divergence = kl_penalty(batch.log_probs, batch.ref_log_probs, estimator)
@@ -183,9 +193,13 @@ def _weighted_sum(
 
 
 def _check_batch(
-    algorithm: Algorithm, batch: PolicyBatch, kl: KLPenalty | None, entropy_coefficient: float
+    algorithm: Algorithm,
+    batch: PolicyBatch,
+    kl: KLPenalty | None,
+    entropy_coefficient: float,
+    corrections: Sequence[Correction],
 ) -> None:
-    needs = set(algorithm.needs)
+    needs = set(algorithm.needs).union(*(correction.needs for correction in corrections))
     if kl is not None and kl.in_loss:
         needs.add("ref_log_probs")
     if entropy_coefficient:
@@ -231,4 +245,8 @@ def _policy_stats(ratio: Tensor, surrogate: Surrogate, batch: PolicyBatch) -> St
         bounded = log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
         stats.add_masked("policy/kl_old", bounded.exp() - 1 - bounded, mask)
         stats.add_masked("policy/log_prob", batch.log_probs, mask)
+        if batch.rollout_log_probs is not None:
+            for name, estimator in _MISMATCH.items():
+                gap = kl_penalty(batch.rollout_log_probs, batch.old_log_probs, estimator)
+                stats.add_masked(name, gap, mask)
     return stats
