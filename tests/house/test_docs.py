@@ -144,5 +144,7 @@ def test_yaml_in_the_documentation_parses_and_names_classes_that_exist():
     names = re.findall(r"`([A-Z]\w+)`", text)
     assert len(names) > 15
     assert [name for name in names if name not in known] == []
+    for cls, short in re.findall(r"^\| `(\w+)` \(`(\S+)`\) \|", guide, re.M):
+        assert advantages.ESTIMATORS[short] is known[cls]
     for block in blocks("docs/data_and_rewards.md", "yaml"):
         assert isinstance(yaml.safe_load(block), dict)
