@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlzoo.algorithms.base import Algorithm, Surrogate
-from rlzoo.ops import Aggregation
+from rlzoo.ops import Aggregation, bounded_exp
 from rlzoo.types import PolicyBatch
 
 
@@ -37,7 +37,7 @@ class SAPO(Algorithm):
     def clip(self, ratio: Tensor, batch: PolicyBatch) -> Surrogate:
         """Return ``f(r) A``; nothing is clipped."""
         pos, neg = (
-            4 / tau * torch.sigmoid(tau * (ratio - 1)) for tau in (self.tau_pos, self.tau_neg)
+            4 / tau / (1 + bounded_exp(tau * (1 - ratio))) for tau in (self.tau_pos, self.tau_neg)
         )
         gate = torch.where(batch.advantages > 0, pos, neg)
         return Surrogate(gate * batch.advantages, torch.zeros_like(batch.mask))
