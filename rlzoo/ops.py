@@ -94,6 +94,84 @@ def out_of_band(ratio: Tensor, advantages: Tensor, low: float, high: float) -> T
     return ((advantages > 0) & (ratio > 1 + high)) | ((advantages < 0) & (ratio < 1 - low))
 
 
+def shared_runs(token_ids: Tensor, mask: Tensor, group_ids: Tensor, sign: Tensor) -> Tensor:
+    """Count the runs that a token is in: of tokens that good and bad answers to a prompt share.
+
+    A run goes from an answer's start, or back from its end, for as long as every token stands at
+    the same place of a positive and of a negative answer of the group.
+
+    Source: GTPO, arXiv 2508.03772.
+
+    Args:
+        token_ids: (N, T) long.
+        mask: (N, T) bool, right-padded.
+        group_ids: (N,) long.
+        sign: (N, 1), 1 for a good answer, -1 for a bad one, 0 for neither.
+
+    Returns:
+        (N, T) long, 0 to 2.
+    """
+    place = torch.arange(mask.shape[1], device=mask.device)
+    mirror = (mask.sum(-1, keepdim=True) - 1 - place).clamp(min=0)
+    ids = torch.where(mask, token_ids, 0)
+    runs = []
+    for order in (place.expand_as(mask), mirror):
+        at_place = (group_ids[:, None] * len(place) + place) * (ids.max() + 1)
+        _, same = torch.unique(at_place + ids.gather(1, order), return_inverse=True)
+        seen = [same[mask & (sign == side)].bincount(minlength=same.numel()) for side in (1, -1)]
+        shared = (seen[0] > 0) & (seen[1] > 0)
+        run = (shared[same] & mask & (sign != 0)).long().cumprod(-1)
+        runs.append(torch.where(mask, run.gather(1, order), 0))
+    return runs[0] + runs[1]
+
+
+def covariance(advantages: Tensor, log_probs: Tensor, mask: Tensor) -> Tensor:
+    """Each token's share of the covariance of advantage and log-probability, detached.
+
+    ``(A_t - mean A) (log_probs_t - mean log_probs)``, means over the given tokens of all ranks.
+
+    Source: arXiv 2505.22617, section 4. A collective: every rank has to call it.
+
+    Args:
+        advantages: (N, T).
+        log_probs: (N, T).
+        mask: (N, T) bool.
+
+    Returns:
+        (N, T) float64, 0 where masked.
+    """
+    centred = []
+    for values in (advantages.detach(), log_probs.detach()):
+        kept = values[mask].double()
+        total, count = ranks.sum_over_ranks(torch.stack([kept.sum(), mask.sum().double()]))
+        centred.append(values.double() - total / count.clamp(min=1))
+    return torch.where(mask, centred[0] * centred[1], 0.0)
+
+
+def largest_share(scores: Tensor, eligible: Tensor, mask: Tensor, share: float) -> Tensor:
+    """Mark the tokens of all ranks whose score is largest, ``max(1, int(share * tokens))`` of them.
+
+    A collective: every rank has to call it.
+
+    Args:
+        scores: (N, T).
+        eligible: (N, T) bool, tokens that may be marked.
+        mask: (N, T) bool, tokens of which the share is taken.
+        share: Between 0 and 1.
+
+    Returns:
+        (N, T) bool; fewer if not enough are eligible, all equals of the last one if there are any.
+    """
+    wanted = max(1, int(share * int(ranks.sum_over_ranks(mask.sum()))))
+    mine = scores[eligible]
+    best = mine.topk(min(wanted, len(mine))).values.cpu()
+    every = torch.cat(ranks.gather_objects(best))
+    if not len(every):
+        return torch.zeros_like(eligible)
+    least = every.topk(min(wanted, len(every))).values[-1]
+    return eligible & (scores >= least.to(scores.device))
+
+
 def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, estimator: KLEstimator) -> Tensor:
     """Per-token estimate of ``KL(policy || reference)`` from one sampled token.
 

@@ -12,6 +12,8 @@ from rlzoo.errors import UserError
 from rlzoo.ops import Aggregation, out_of_band, token_ratio
 from rlzoo.types import PolicyBatch
 
+Unit = Literal["row", "group", "minibatch"]
+
 
 class Surrogate(NamedTuple):
     """What an algorithm maximises, and where its clip acted.
@@ -46,7 +48,7 @@ class Algorithm(ABC):  # noqa: B024 - both halves have a default
     aggregation: ClassVar[Aggregation] = "token-mean"
     advantage: ClassVar[str] = "group"
     needs: ClassVar[frozenset[str]] = frozenset()
-    unit: ClassVar[Literal["row", "group", "minibatch"]] = "row"
+    unit: ClassVar[Unit] = "row"
 
     def __init__(self, clip_low: float = 0.2, clip_high: float = 0.2) -> None:
         self.clip_low = self.non_negative("clip_low", clip_low)

@@ -20,16 +20,30 @@ LENGTHS = (5, 1, 3, 0, 4, 2)  # ragged, one answer empty
 GROUPS = (0, 0, 1, 1, 2, 2)
 DRIFT = (1e-4, 0.3, 0.1, 0.0, 1e-4, 0.8)  # some rows hardly move, some leave every band
 FLOATS = ("log_probs", "old_log_probs", "rollout_log_probs", "ref_log_probs", "advantages")
-NOT_REINFORCE_AT_RATIO_ONE = {}  # class: why the gradient at ratio 1 is not A
+NOT_REINFORCE_AT_RATIO_ONE = {  # class: why the gradient is not A where new and old agree
+    "GEPO": "the denominator is the group's, so the ratio is 1 only where all answers are as likely",
+    "REAL": "a classifier's gradient: of A it reads the sign, and its weights are a softmax",
+    "GTPO": "shared tokens weigh 0 or more than 1, and entropy is taken off the advantage",
+    "ClipCov": "tokens are taken out for their covariance, whatever their ratio",
+}
 MOVES_WITHOUT_ADVANTAGE = {
+    "GTPO": "its entropy penalty stands where an advantage would",
     "DRO": "the squared log-ratio pulls every token back to the old policy, whatever its advantage",
 }
 FULL = {"kl": KLPenalty(0.05), "entropy_coefficient": 0.01, "length": 7}
 
 
+# Settings at which an objective does on fifteen tokens what its defaults do on a million.
+ENOUGH = {
+    "ClipCov": {"covariance_low": 0.01, "share": 0.2},
+    "KLCov": {"share": 0.2},
+    "GTPO": {"entropy_cap": 1.0},
+}
+
+
 @pytest.fixture(params=sorted(discover()))
 def algorithm(request):
-    return discover()[request.param]()
+    return discover()[request.param](**ENOUGH.get(request.param, {}))
 
 
 def make(dtype=torch.float64, per_token=True):
@@ -40,7 +54,8 @@ def make(dtype=torch.float64, per_token=True):
         return torch.randn(len(LENGTHS), max(LENGTHS), generator=rng, dtype=torch.float64)
 
     old = -normal().abs() - 0.1
-    advantages = normal() + 0.3 if per_token else normal()[:, :1].expand_as(old)
+    good_and_bad = torch.tensor([0.6, -0.6] * (len(LENGTHS) // 2)).double()[:, None]
+    advantages = normal() + good_and_bad if per_token else normal()[:, :1].expand_as(old)
     fields = {
         "log_probs": old + normal() * torch.tensor(DRIFT).double()[:, None],
         "old_log_probs": old,
@@ -50,7 +65,7 @@ def make(dtype=torch.float64, per_token=True):
         "entropy": normal().abs(),
     }
     fields = {name: value.to(dtype) for name, value in fields.items()}
-    token_ids = torch.randint(3, 40, (len(LENGTHS), max(LENGTHS)), generator=rng)
+    token_ids = torch.randint(3, 5, (len(LENGTHS), max(LENGTHS)), generator=rng)
     mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
     return {**fields, "mask": mask, "group_ids": torch.tensor(GROUPS), "token_ids": token_ids}
 

@@ -73,10 +73,9 @@ def data(rank, world):
     return Experience(rollouts, mask, fields["advantages"]), fields
 
 
-def cut(experience, count=2, budget=34, epochs=2):
-    return minibatches(
-        experience, prompts=P, epochs=epochs, count=count, micro_batch_tokens=budget, seed=3
-    )
+def cut(experience, count=2, budget=34, epochs=2, unit="row"):
+    settings = {"count": count, "micro_batch_tokens": budget, "epochs": epochs, "unit": unit}
+    return minibatches(experience, prompts=P, seed=3, **settings)
 
 
 def average(gradient):
@@ -125,7 +124,7 @@ def steps_of(name, aggregation, rank, world):
     algorithm = discover()[name]()
     experience, fields = data(rank, world)
     found = []
-    for step in cut(experience):
+    for step in cut(experience, unit=algorithm.unit):
         total, gradient, stats = 0.0, torch.zeros(3), Stats()
         for micro in step.micro_batches:
             mask = experience.mask[micro.rows]
