@@ -160,6 +160,7 @@ def lightning_command(args: list[str]) -> None:
             RLModule,
             PromptDataModule,
             seed_everything_default=0,
+            save_config_kwargs={"overwrite": True},  # a resumed run may go on in its folder
             trainer_defaults={"use_distributed_sampler": False},
             parser_kwargs={**settings, **{name: dict(settings) for name in RLCLI.subcommands()}},
             auto_configure_optimizers=False,

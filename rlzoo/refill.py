@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from rlzoo import ranks
 from rlzoo.errors import UserError
 from rlzoo.experience import Scored
 from rlzoo.groups import Groups
@@ -74,10 +75,10 @@ class DynamicSampling:
             rollouts, scored = substitute(rollouts, scored, places, *draw(prompts, rounds))
             places = silent(rollouts, scored, judge)
         groups = len(rollouts.prompts)
-        stats.add("rollout/refill_rounds", rounds, 1)
+        stats.maximum("rollout/refill_rounds", rounds)
         stats.add("rollout/refilled_groups", replaced, groups)
         stats.add("rollout/silent_after_refill", len(places), groups)
-        stats.add("tokens/discarded", wasted, 1)
+        stats.add("tokens/discarded", wasted, 1 / ranks.world_size())
         return rollouts, scored
 
 

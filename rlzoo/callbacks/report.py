@@ -21,11 +21,21 @@ from rlzoo.errors import UserError
 
 log = logging.getLogger("rlzoo")
 
+MOSTLY_CLIPPED = 0.5
 LIBRARIES = ("rlzoo-lightning", "torch", "lightning", "transformers", "numpy")
+
+
+def append(folder: Path, values: dict[str, float]) -> None:
+    """Add a line to the run's metrics.jsonl."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(values) + "\n")
 
 
 class Report(Callback):
     """Prints progress and sample answers; at the end writes reward.png and summary.json.
+
+    Every iteration's metrics also go to ``metrics.jsonl``, a line each.
 
     Args:
         every_n_iterations: Distance between progress lines.
@@ -44,8 +54,15 @@ class Report(Callback):
         self.every_n_iterations = every_n_iterations
         self.samples_every_n_iterations = samples_every_n_iterations
         self.samples = samples
+        self.clipped = 0
+        self.first_rollouts: str | None = None
+        self.folder = Path()
         self.rewards: list[tuple[int, float]] = []
         self.held_out: list[tuple[int, dict[str, float]]] = []
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Learn where the run's files go."""
+        self.folder = run_folder(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say how held-out prompts are answered."""
@@ -61,6 +78,7 @@ class Report(Callback):
         done = int(module.progress["iterations"])
         self.held_out = [*(pair for pair in self.held_out if pair[0] != done), (done, dict(values))]
         if trainer.is_global_zero:
+            append(self.folder, {"iteration": done, **values})
             when = "before training" if done == 0 else f"after iteration {done}"
             numbers = "  ".join(f"{k.removeprefix('val/')} {v:.3f}" for k, v in values.items())
             log.info("held-out, %s: %s", when, numbers)
@@ -72,8 +90,14 @@ class Report(Callback):
         module: Any = pl_module
         done, metrics = int(module.progress["iterations"]), trainer.callback_metrics
         self.rewards.append((done, float(metrics.get("reward/mean", float("nan")))))
+        if done == 1:
+            ids = module.last_rollouts[0].token_ids.cpu().numpy()
+            self.first_rollouts = hashlib.sha256(ids.tobytes()).hexdigest()[:16]
         if not trainer.is_global_zero:
             return
+        values = {k: float(v) for k, v in metrics.items() if not k.startswith("val/")}
+        append(self.folder, {"iteration": done, **values})
+        self.warn_of_clipping(done, values.get("policy/clip_fraction", 0.0))
         if done % self.every_n_iterations == 0:
             log.info(
                 "iteration %d/%s  reward %.3f  clip %.4f  length %.1f  tokens/s %.0f",
@@ -87,6 +111,17 @@ class Report(Callback):
         every = self.samples_every_n_iterations
         if every and done % every == 0:
             self.show_samples(trainer, module, done)
+
+    def warn_of_clipping(self, done: int, fraction: float) -> None:
+        """Warn, once, if most tokens lose their gradient to the clip for ten iterations on end."""
+        self.clipped = self.clipped + 1 if fraction > MOSTLY_CLIPPED else 0
+        if self.clipped == 10:
+            log.warning(
+                "iteration %d: for ten iterations over half of the tokens were clipped; the band "
+                "is narrower than the noise of the ratio (GSPO's falls as 1/sqrt(length)): "
+                "widen clip_low and clip_high, or take smaller steps",
+                done,
+            )
 
     def show_samples(self, trainer: Trainer, module: Any, done: int) -> None:
         """Print a table of answers with their rewards, and log it as text."""
@@ -118,7 +153,7 @@ class Report(Callback):
         done = int(module.progress["iterations"])
         if trainer.val_dataloaders is not None or getattr(trainer, "datamodule", None) is not None:
             self.evaluate_last(trainer, module, done)
-        folder = run_folder(trainer)
+        folder = self.folder
         if not trainer.is_global_zero:
             return
         self.show_samples(trainer, module, done)
@@ -164,18 +199,24 @@ class Report(Callback):
             "tokens": int(module.progress["tokens"]),
             "seconds": round(float(module.progress["seconds"]), 3),
             "held_out": [{"iteration": i, **values} for i, values in self.held_out],
+            "first_rollouts": self.first_rollouts,
             "config_hash": hashlib.sha256(config.encode()).hexdigest()[:16],
             "versions": {name: _version(name) for name in LIBRARIES},
         }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the curves, so that a resumed run draws them whole."""
-        return {"rewards": self.rewards, "held_out": self.held_out}
+        return {
+            "rewards": self.rewards,
+            "held_out": self.held_out,
+            "first_rollouts": self.first_rollouts,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the curves back."""
         self.rewards = [(i, r) for i, r in state_dict["rewards"]]
         self.held_out = [(i, dict(v)) for i, v in state_dict["held_out"]]
+        self.first_rollouts = state_dict.get("first_rollouts")
 
 
 def closing(summary: dict[str, Any], folder: Path) -> list[str]:
