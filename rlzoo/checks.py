@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlzoo.batching import check_divisible
+from rlzoo.control import check_control
+from rlzoo.corrections import check_corrections
 from rlzoo.errors import UserError
 from rlzoo.rollout.base import check_request
 from rlzoo.types import Prompts, Rollouts
@@ -77,7 +79,10 @@ def check_settings(module: RLModule) -> None:
         raise UserError(
             f"{name}.needs names {sorted(unknown)}; the base supplies {sorted(BATCH_FIELDS)}"
         )
-    if learner.drop_zero_advantage and (learner.critic or learner.entropy_coefficient):
+    check_corrections(learner.corrections, learner.algorithm)
+    check_control(learner.control)
+    bonus = learner.entropy_coefficient or any(c.setting == "entropy" for c in learner.control)
+    if learner.drop_zero_advantage and (learner.critic or bonus):
         raise UserError(
             "model.drop_zero_advantage would take rows from the critic's or the entropy's mean; "
             "remove it, or the critic and model.entropy_coefficient"
@@ -216,6 +221,9 @@ def plan(module: RLModule) -> list[str]:
     ]
     if learner.reference:
         lines.append(f"reference: {learner.reference.source}, kl {_shown(learner.kl)}")
+    for name in ("corrections", "control"):
+        if chosen := getattr(learner, name):
+            lines.append(f"{name}: " + ", ".join(type(x).__name__ + _shown(x) for x in chosen))
     if done:
         lines.append(f"resumed: {done} iterations are done already")
     if total is not None and done >= total:
@@ -229,7 +237,8 @@ def plan(module: RLModule) -> list[str]:
 
 
 def _shown(thing: object) -> str:
-    return "(" + ", ".join(f"{k}={v}" for k, v in vars(thing).items()) + ")"
+    settings = {k: v for k, v in vars(thing).items() if not k.startswith("_")}
+    return "(" + ", ".join(f"{k}={v}" for k, v in settings.items()) + ")"
 
 
 @torch.no_grad()

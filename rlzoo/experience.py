@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -145,3 +147,11 @@ def finish(means: dict[str, float]) -> dict[str, float]:
     if "rollout/length_min" in means:
         means["rollout/length_min"] = -means["rollout/length_min"]
     return means
+
+
+@contextmanager
+def timed(name: str, stats: Stats) -> Iterator[None]:
+    """Add the seconds that the block takes to ``time/<name>_s``."""
+    started = time.perf_counter()
+    yield
+    stats.add(f"time/{name}_s", time.perf_counter() - started, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from rlzoo import batching, ranks
 from rlzoo.advantages import Advantage, Outcome
 from rlzoo.algorithms.base import Algorithm
+from rlzoo.control import Controller, State, load_states, move
 from rlzoo.corrections import Correction
 from rlzoo.experience import Scored, score_rows
 from rlzoo.models.base import Policy
@@ -44,6 +45,7 @@ class Learner:
         value: Weight and clip of the value loss.
         entropy_coefficient: Weight of the entropy bonus.
         corrections: Detached multipliers of the objective.
+        control: Rules that move the weights of KL and entropy bonus between iterations.
         mask_truncated: Leave cut answers out of the loss.
         drop_zero_advantage: Do not score rows of groups whose rewards are all equal.
     """
@@ -63,8 +65,15 @@ class Learner:
     value: ValueSettings = field(default_factory=ValueSettings)
     entropy_coefficient: float = 0.0
     corrections: Sequence[Correction] = ()
+    control: Sequence[Controller] = ()
     mask_truncated: bool = False
     drop_zero_advantage: bool = False
+
+    def __post_init__(self) -> None:
+        for controller in self.control:
+            in_kl = controller.setting == "kl"
+            controller.start(self.kl.coefficient if in_kl else self.entropy_coefficient)
+        self._set_coefficients()
 
     @property
     def updates_per_iteration(self) -> int:
@@ -75,7 +84,8 @@ class Learner:
     def wants_entropy(self) -> bool:
         """Whether the update has to compute entropies."""
         needs = self.algorithm.needs.union(*(correction.needs for correction in self.corrections))
-        return bool(self.entropy_coefficient) or "entropy" in needs
+        watched = any(controller.watches == "policy/entropy" for controller in self.control)
+        return bool(self.entropy_coefficient) or watched or "entropy" in needs
 
     def experience(self, rollouts: Rollouts, scored: Scored, seed: int, stats: Stats) -> Experience:
         """Score what must be known before the first update, then estimate advantages.
@@ -248,3 +258,33 @@ class Learner:
             group_ids=rollouts.group_ids[rows],
             token_ids=cut(rollouts.token_ids),
         )
+
+    def adapt(self, means: Mapping[str, float], answers: int) -> dict[str, float]:
+        """Move the coefficients that are under control, once an iteration is over.
+
+        Args:
+            means: Its metrics, the same on every rank.
+            answers: N over all ranks.
+
+        Returns:
+            The coefficients that the iteration used, to be logged.
+        """
+        used = move(self.control, means, answers)
+        self._set_coefficients()
+        return used
+
+    def control_state(self) -> dict[str, State]:
+        """Return what a checkpoint keeps of the control, by setting."""
+        return {controller.setting: controller.state() for controller in self.control}
+
+    def load_control_state(self, state: Mapping[str, Mapping[str, float]]) -> None:
+        """Take it back; a rule that is new in this run starts from the configuration."""
+        load_states(self.control, state)
+        self._set_coefficients()
+
+    def _set_coefficients(self) -> None:
+        for controller in self.control:
+            if controller.setting == "kl":
+                self.kl = replace(self.kl, coefficient=controller.coefficient)
+            else:
+                self.entropy_coefficient = controller.coefficient

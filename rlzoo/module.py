@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import lightning as L
@@ -19,9 +17,11 @@ from rlzoo.algorithms.grpo import GRPO
 from rlzoo.batching import Minibatch
 from rlzoo.checks import check_settings, check_trainer, plan, self_check
 from rlzoo.coldstart import ColdStart
+from rlzoo.control import Controller
+from rlzoo.corrections import Correction
 from rlzoo.errors import UserError
 from rlzoo.evaluation import Evaluator
-from rlzoo.experience import Scored, finish, reward_stats, rollout_stats, score
+from rlzoo.experience import Scored, finish, reward_stats, rollout_stats, score, timed
 from rlzoo.learner import Learner
 from rlzoo.models.base import Policy
 from rlzoo.models.critic import Critic, SeparateCritic
@@ -66,6 +66,8 @@ class RLModule(L.LightningModule):
         critic: Value model of an estimator that needs one; a separate copy of the trunk by default.
         value: Weight and clip of the critic's loss.
         entropy_coefficient: Weight of the entropy bonus.
+        corrections: Weights against the gap to the sampler, stale answers or certain tokens.
+        control: Rules that move the weights of KL and entropy bonus between iterations.
         mask_truncated: Leave cut answers out of the loss; their rewards count in their group.
         drop_zero_advantage: Skip groups whose answers all earned the same, and with them their KL
             term; they still count in the denominators.
@@ -96,6 +98,8 @@ class RLModule(L.LightningModule):
         critic: Critic | None = None,
         value: ValueSettings = ValueSettings(),  # noqa: B008
         entropy_coefficient: float = 0.0,
+        corrections: list[Correction] | None = None,
+        control: list[Controller] | None = None,
         mask_truncated: bool = False,
         drop_zero_advantage: bool = False,
         optimizer: OptimizerCallable = torch.optim.AdamW,
@@ -127,6 +131,8 @@ class RLModule(L.LightningModule):
             kl=kl,
             value=value,
             entropy_coefficient=entropy_coefficient,
+            corrections=corrections or (),
+            control=control or (),
             mask_truncated=mask_truncated,
             drop_zero_advantage=drop_zero_advantage,
         )
@@ -230,6 +236,7 @@ class RLModule(L.LightningModule):
         stats.add("time/iteration_s", seconds, 1)
         stats.add("tokens/iteration", rollouts.mask.sum(), 1 / ranks.world_size())
         means = finish(ranks.merge_stats(stats).means())
+        means |= self.learner.adapt(means, len(rollouts) * ranks.world_size())
         self.progress["iterations"] += 1
         self.progress["tokens"] += int(means["tokens/iteration"])
         self.progress["seconds"] += means["time/iteration_s"]
@@ -267,6 +274,7 @@ class RLModule(L.LightningModule):
             "progress": dict(self.progress),
             "before": self.before,
             "rng": ranks.gather_objects(collect_rng()),
+            "control": self.learner.control_state(),
         }
         for name, p in self.named_parameters(remove_duplicate=False):  # tied weights too
             if not p.requires_grad:
@@ -279,22 +287,13 @@ class RLModule(L.LightningModule):
             UserError: If the checkpoint was not written by rlzoo.
         """
         if "rlzoo" not in checkpoint:
-            raise UserError(
-                "ckpt_path: this checkpoint was not written by rlzoo; give one that was"
-            )
+            raise UserError("ckpt_path: the file was not written by rlzoo; give one that was")
         saved = checkpoint["rlzoo"]
         self.progress, self.before = dict(saved["progress"]), saved["before"]
+        self.learner.load_control_state(saved.get("control", {}))
         if len(saved["rng"]) == ranks.world_size():
             self._rng = saved["rng"][ranks.rank()]
         own = self.state_dict()
         for name, p in self.named_parameters(remove_duplicate=False):
             if not p.requires_grad:
                 checkpoint["state_dict"].setdefault(name, own[name])
-
-
-@contextmanager
-def timed(name: str, stats: Stats) -> Iterator[None]:
-    """Add the seconds that the block takes to ``time/<name>_s``."""
-    started = time.perf_counter()
-    yield
-    stats.add(f"time/{name}_s", time.perf_counter() - started, 1)
