@@ -43,6 +43,8 @@ NOISE = (
     ".*LeafSpec.*",
     ".*Converting a tensor with requires_grad=True.*",
     ".*`save_weights_only`.*",
+    r".*`lr_scheduler.step\(\)` before.*",  # the first update was skipped, and we said so
+    ".*was called before the ``update`` method.*",  # every held-out reward abstained
     ".*dataloader is not resumable.*",  # IterationSampler goes on from the finished iterations
 )
 """Warnings of other libraries that ask for nothing a user could do."""

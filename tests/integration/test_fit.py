@@ -239,6 +239,7 @@ def test_rewards_that_all_abstain_train_nothing(tmp_path):
         assert torch.equal(start[key], value), key
 
 
+@pytest.mark.slow
 def test_real_process_trains_without_noise(tmp_path):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(configuration()))
     done = subprocess.run(
