@@ -47,6 +47,7 @@ def test_summary(run):
         "tokens",
         "seconds",
         "held_out",
+        "first_rollouts",
         "config_hash",
         "versions",
     }
@@ -56,6 +57,7 @@ def test_summary(run):
     assert summary["tokens"] == sum(value for _, value in curves["tokens/iteration"])
     assert summary["tokens"] == curves["tokens/total"][-1][1]
     assert summary["seconds"] > 0
+    assert len(summary["first_rollouts"]) == 16  # equal for runs that began alike
     assert [point["iteration"] for point in summary["held_out"]] == [0, 2, 4]
     for name, key in (("accuracy", "val/accuracy"), ("greedy", "val/greedy")):
         values = [value for _, value in curves[key]]
