@@ -14,6 +14,7 @@ from torch import Tensor
 from rlzoo.batching import micro_batches
 from rlzoo.rewards.base import Reward, Sample
 from rlzoo.rewards.runner import RewardRunner
+from rlzoo.spread import finish_spread
 from rlzoo.stats import Stats
 from rlzoo.types import Experience, Rollouts, Sequences
 
@@ -135,6 +136,7 @@ def finish(means: dict[str, float]) -> dict[str, float]:
 
     Where every reward abstained there is nothing to average: NaN, not the iteration before.
     """
+    finish_spread(means)
     for name in ("reward/mean", "policy/clip_fraction"):
         means.setdefault(name, math.nan)
     square = means.pop("reward/square", None)
@@ -150,8 +152,8 @@ def finish(means: dict[str, float]) -> dict[str, float]:
 
 
 @contextmanager
-def timed(name: str, stats: Stats) -> Iterator[None]:
+def timed(name: str, stats: Stats, weight: int = 1) -> Iterator[None]:
     """Add the seconds that the block takes to ``time/<name>_s``."""
     started = time.perf_counter()
     yield
-    stats.add(f"time/{name}_s", time.perf_counter() - started, 1)
+    stats.add(f"time/{name}_s", time.perf_counter() - started, weight)

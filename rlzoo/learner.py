@@ -178,6 +178,7 @@ class Learner:
             micro_batch_tokens=self.micro_batch_tokens,
             seed=seed,
             keep=experience.signal if self.drop_zero_advantage else None,
+            unit=self.algorithm.unit,
         )
 
     def loss(

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.cli import OptimizerCallable
 
-from rlzoo import __version__, ranks
+from rlzoo import ranks
 from rlzoo.advantages import Advantage, default_advantage
 from rlzoo.algorithms.base import Algorithm
 from rlzoo.algorithms.grpo import GRPO
 from rlzoo.batching import Minibatch
-from rlzoo.checks import check_settings, check_trainer, plan, self_check
+from rlzoo.checks import check_settings, check_trainer
 from rlzoo.coldstart import ColdStart
 from rlzoo.control import Controller
 from rlzoo.corrections import Correction
-from rlzoo.errors import UserError
 from rlzoo.evaluation import Evaluator
 from rlzoo.experience import Scored, finish, reward_stats, rollout_stats, score, timed
 from rlzoo.learner import Learner
@@ -29,15 +29,17 @@ from rlzoo.models.reference import Reference
 from rlzoo.objective import KLPenalty
 from rlzoo.ops import Aggregation
 from rlzoo.optim import build_optimizer
+from rlzoo.refill import DynamicSampling
 from rlzoo.rewards.base import Reward
 from rlzoo.rewards.runner import RewardRunner
-from rlzoo.rng import collect_rng, restore_rng
 from rlzoo.rollout.base import Sampler
 from rlzoo.rollout.native import NativeSampler
 from rlzoo.settings import Evaluation, Schedule, ValueSettings
+from rlzoo.startup import plan, self_check
+from rlzoo.state import load_state, restore_rng, save_state
 from rlzoo.stats import Stats
 from rlzoo.strategies.accumulation import accumulating
-from rlzoo.types import Experience, Prompts, Rollouts, SamplingParams
+from rlzoo.types import Experience, Prompt, Prompts, Rollouts, SamplingParams
 
 log = logging.getLogger("rlzoo")
 
@@ -71,6 +73,7 @@ class RLModule(L.LightningModule):
         mask_truncated: Leave cut answers out of the loss; their rewards count in their group.
         drop_zero_advantage: Skip groups whose answers all earned the same, and with them their KL
             term; they still count in the denominators.
+        dynamic_sampling: Replace groups that are all right or all wrong by fresh prompts, or none.
         optimizer: Optimizer class and its settings.
         schedule: Learning rate over updates.
         max_grad_norm: Gradients are scaled down to this norm; 0 is off.
@@ -102,6 +105,7 @@ class RLModule(L.LightningModule):
         control: list[Controller] | None = None,
         mask_truncated: bool = False,
         drop_zero_advantage: bool = False,
+        dynamic_sampling: DynamicSampling | None = None,
         optimizer: OptimizerCallable = torch.optim.AdamW,
         schedule: Schedule = Schedule(),  # noqa: B008
         max_grad_norm: float = 1.0,
@@ -139,7 +143,7 @@ class RLModule(L.LightningModule):
         self.sampling, self.group_size = sampling, group_size
         self.make_optimizer, self.schedule = optimizer, schedule
         self.max_grad_norm, self.self_check_tolerance = max_grad_norm, self_check_tolerance
-        self.cold_start, self.seed = cold_start, seed
+        self.cold_start, self.seed, self.dynamic_sampling = cold_start, seed, dynamic_sampling
         check_settings(self)
         self.evaluator = Evaluator(evaluation, self.runner, sampling)
         self.progress = {"iterations": 0, "updates": 0, "tokens": 0, "seconds": 0.0}
@@ -147,9 +151,7 @@ class RLModule(L.LightningModule):
         self.last_rollouts: tuple[Rollouts, Scored] | None = None
         self.run_config: str | None = None
         self._checked = False
-        self._rng: dict[str, Any] | None = None
-
-    # start
+        self.resumed_rng: dict[str, Any] | None = None
 
     def setup(self, stage: str) -> None:
         """Refuse what cannot work, before any weights are loaded."""
@@ -173,23 +175,27 @@ class RLModule(L.LightningModule):
 
     def on_train_start(self) -> None:
         """Say what is about to happen, and put random states back after a resume."""
-        if self._rng is not None:
-            restore_rng(self._rng)
-            self._rng = None
+        if self.resumed_rng is not None:
+            restore_rng(self.resumed_rng)
+            self.resumed_rng = None
         if self.trainer.is_global_zero:
             for line in plan(self):
                 log.info(line)
-
-    # iteration
 
     def training_step(self, batch: Prompts, batch_idx: int) -> None:
         """Run one iteration of reinforcement learning."""
         stats, started = Stats(), time.perf_counter()
         seed = self.seed * 1_000_003 + int(self.progress["iterations"])
-        with timed("rollout", stats):
-            rollouts = self.sampler.sample(self.policy, batch, self.group_size, self.sampling, seed)
-        with timed("rewards", stats):
-            scored = score(self.runner, rollouts)
+        rollouts, scored = self.draw(batch, seed, stats)
+        if self.dynamic_sampling is not None:
+            rollouts, scored = self.dynamic_sampling(
+                rollouts,
+                scored,
+                judge=self.evaluator.judge,
+                fresh=self.reserve,
+                draw=lambda prompts, turn: self.draw(prompts, seed + turn * 10**12, stats, 0),
+                stats=stats,
+            )
         if not self._checked:
             self_check(self, rollouts)
             self._checked = True
@@ -201,6 +207,22 @@ class RLModule(L.LightningModule):
         stats.merge([reward_stats(scored, self.runner.rewards), rollout_stats(rollouts)])
         self.last_rollouts = rollouts, scored
         self._log(stats, rollouts, time.perf_counter() - started)
+
+    def draw(
+        self, prompts: Prompts, seed: int, stats: Stats, weight: int = 1
+    ) -> tuple[Rollouts, Scored]:
+        """Sample and score G answers to every prompt; weight 0 adds to the first draw's time."""
+        with timed("rollout", stats, weight):
+            size, params = self.group_size, self.sampling
+            rollouts = self.sampler.sample(self.policy, prompts, size, params, seed)
+        with timed("rewards", stats, weight):
+            return rollouts, score(self.runner, rollouts)
+
+    def reserve(self, turn: int, positions: Sequence[int]) -> list[Prompt]:
+        """Return fresh prompts for dynamic sampling."""
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        fresh: list[Prompt] = data.reserve(int(self.progress["iterations"]), turn, positions)
+        return fresh
 
     def take_step(
         self, experience: Experience, minibatch: Minibatch, stats: Stats, *, on_policy: bool
@@ -247,8 +269,6 @@ class RLModule(L.LightningModule):
         for name, value in means.items():
             self.log(name, value, prog_bar=name in shown, batch_size=1, rank_zero_only=True)
 
-    # evaluation
-
     def validation_step(self, batch: Prompts, batch_idx: int) -> None:
         """Answer and judge a batch of held-out prompts."""
         self.evaluator.update(self.policy, self.sampler, batch)
@@ -257,43 +277,18 @@ class RLModule(L.LightningModule):
         """Log the held-out metrics; the ones before training are kept for the summary."""
         values = self.evaluator.compute()
         if self.trainer.sanity_checking:
-            self.before = values
-            if self.logger is not None:
-                self.logger.log_metrics(values, step=0)
+            if not self.progress["iterations"]:  # a resumed run keeps what it began with
+                self.before = values
+                if self.logger is not None:
+                    self.logger.log_metrics(values, step=0)
             return
         for name, value in values.items():
             self.log(name, value, prog_bar=name == "val/accuracy", rank_zero_only=True)
 
-    # state
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add counters, every rank's random states and the configuration; drop frozen weights."""
-        checkpoint["rlzoo"] = {
-            "version": __version__,
-            "config": self.run_config,
-            "progress": dict(self.progress),
-            "before": self.before,
-            "rng": ranks.gather_objects(collect_rng()),
-            "control": self.learner.control_state(),
-        }
-        for name, p in self.named_parameters(remove_duplicate=False):  # tied weights too
-            if not p.requires_grad:
-                checkpoint["state_dict"].pop(name, None)
+        """Add counters, random states and the configuration; drop frozen weights."""
+        save_state(self, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take counters and random states back; frozen weights come from their own source.
-
-        Raises:
-            UserError: If the checkpoint was not written by rlzoo.
-        """
-        if "rlzoo" not in checkpoint:
-            raise UserError("ckpt_path: the file was not written by rlzoo; give one that was")
-        saved = checkpoint["rlzoo"]
-        self.progress, self.before = dict(saved["progress"]), saved["before"]
-        self.learner.load_control_state(saved.get("control", {}))
-        if len(saved["rng"]) == ranks.world_size():
-            self._rng = saved["rng"][ranks.rank()]
-        own = self.state_dict()
-        for name, p in self.named_parameters(remove_duplicate=False):
-            if not p.requires_grad:
-                checkpoint["state_dict"].setdefault(name, own[name])
+        """Take counters and random states back; frozen weights come from their own source."""
+        load_state(self, checkpoint)

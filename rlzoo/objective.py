@@ -21,6 +21,7 @@ from rlzoo.ops import (
     kl_penalty,
     token_ratio,
 )
+from rlzoo.spread import spread_stats
 from rlzoo.stats import Stats
 from rlzoo.types import PolicyBatch
 
@@ -245,6 +246,7 @@ def _policy_stats(ratio: Tensor, surrogate: Surrogate, batch: PolicyBatch) -> St
         bounded = log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
         stats.add_masked("policy/kl_old", bounded.exp() - 1 - bounded, mask)
         stats.add_masked("policy/log_prob", batch.log_probs, mask)
+        stats.merge([spread_stats(log_ratio, mask)])
         if batch.rollout_log_probs is not None:
             for name, estimator in _MISMATCH.items():
                 gap = kl_penalty(batch.rollout_log_probs, batch.old_log_probs, estimator)

@@ -16,8 +16,8 @@ from rich.table import Table
 
 from rlzoo.callbacks.checkpoint import run_folder
 from rlzoo.callbacks.plots import reward_plot
-from rlzoo.checks import total_iterations
 from rlzoo.errors import UserError
+from rlzoo.startup import total_iterations
 
 log = logging.getLogger("rlzoo")
 

@@ -9,7 +9,7 @@ import yaml
 from tiny_runs import configuration, fit, reward, rlzoo
 
 from rlzoo.module import RLModule
-from rlzoo.rng import collect_rng
+from rlzoo.state import collect_rng
 
 pytestmark = pytest.mark.timeout(120)
 

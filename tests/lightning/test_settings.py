@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlzoo.errors import UserError
-from rlzoo.rng import collect_rng, restore_rng
+from rlzoo.state import collect_rng, restore_rng
 from rlzoo.settings import Evaluation, Schedule, ValueSettings
 
 

@@ -1,0 +1,166 @@
+"""What the figures say, in plain sentences, and what they do not."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rlzoo.compare.collect import Comparison
+from rlzoo.compare.results import Pair, Results
+
+SAME_SETTINGS = (
+    "Settings are shared: learning rate, batch and number of updates are the same for all "
+    "variants and were not tuned for any of them. A variant that trails here may lead with "
+    "settings of its own."
+)
+SMALL_SCALE = (
+    "Scale: what holds for this model, task and budget need not hold for larger models, longer "
+    "answers or longer training."
+)
+SEEDS_ONLY = (
+    "Intervals cover chance between seeds only. All seeds answer the same held-out prompts, and "
+    "another set of prompts would move all scores. Scores are optimistic if settings were chosen "
+    "on these prompts."
+)
+FEW_SEEDS = (
+    "With {n} seeds per variant the bootstrap interval is too narrow (with 3 it holds the true "
+    "mean in about 3 of 4 cases, not 19 of 20). Verdicts use the t interval, which assumes "
+    "differences that are roughly normal; with so few seeds that cannot be checked."
+)
+SURVIVORS = (
+    "{lost} run(s) are not in the figures: those of {variants}. Scores describe the runs that "
+    "finished; a variant whose bad runs died looks better than it is."
+)
+UNEQUAL = (
+    "Runs that count have different numbers of iterations ({numbers}). Each is scored at its own "
+    "last evaluation."
+)
+WALL_CLOCK = (
+    "Wall-clock depends on what else the machine did. Compare it only if the runs had the machine "
+    "to themselves, or shared it alike."
+)
+
+
+def headline(results: Results, comparison: Comparison) -> list[str]:
+    """Return the summary, the most important first.
+
+    Args:
+        results: The figures.
+        comparison: What was read.
+
+    Returns:
+        Sentences.
+    """
+    shown = [p for p in results.pairs if p.final.verdict in ("higher", "lower")]
+    silent = [p for p in results.pairs if p.final.verdict == "none"]
+    open_ = [p for p in results.pairs if p.final.verdict == "impossible"]
+    lines = [difference(p) for p in shown]
+    if silent:
+        names = "; ".join(f"{p.first} and {p.second}" for p in silent)
+        lines.append(f"{names}: no difference shown. That is not evidence that they are equal.")
+        smallest = [p.final.detectable for p in silent if p.final.detectable is not None]
+        if smallest:
+            spread = f"{number(min(smallest))}"
+            if len(smallest) > 1:
+                spread += f" to {number(max(smallest))}, depending on the pair"
+            lines.append(
+                "The smallest difference in held-out accuracy that these seeds would have shown "
+                f"in four of five such comparisons: {spread}."
+            )
+    if open_:
+        lines.append(no_verdicts(open_))
+    if not results.pairs:
+        lines.append("There is no pair of variants that differ in one thing: nothing is compared.")
+    lines.append(counted(comparison))
+    return lines
+
+
+def difference(pair: Pair) -> str:
+    """Return the sentence of a pair with a difference; the better variant comes first."""
+    found = pair.final
+    assert found.difference is not None
+    assert found.simultaneous is not None
+    ends = sorted((abs(found.simultaneous.low), abs(found.simultaneous.high)))
+    better, worse = pair.first, pair.second
+    if found.verdict == "lower":
+        better, worse = worse, better
+    return (
+        f"{better} ends higher than {worse} by {number(abs(found.difference))} in held-out "
+        f"accuracy (interval {number(ends[0])} to {number(ends[1])}, {found.n} common seeds, "
+        "corrected for all pairs)."
+    )
+
+
+def no_verdicts(pairs: list[Pair]) -> str:
+    """Return the sentence of pairs about which nothing can be said, and why."""
+    names = "; ".join(f"{p.first} and {p.second}" for p in pairs)
+    fewest = {p.final.n for p in pairs}
+    if fewest == {1}:
+        why = "one seed each shows no more than one throw of a die"
+    elif max(fewest) < 2:
+        why = "fewer than two seeds in common"
+    else:
+        why = "fewer than two seeds in common, or differences that are all the same number"
+    return f"{names}: no verdict, {why}."
+
+
+def counted(comparison: Comparison) -> str:
+    """Return how many runs there are, and what became of them."""
+    runs = comparison.runs
+    text = f"{len(comparison.used)} of {len(runs)} runs finished and count"
+    rest = Counter(run.status for run in runs if run.problem)
+    if rest:
+        listed = ", ".join(
+            f"{n} {'done but without results' if status == 'done' else status}"
+            for status, n in rest.items()
+        )
+        return f"{text}; not in the figures: {listed}."
+    return f"{text}."
+
+
+def verdict(pair: Pair) -> str:
+    """Return the verdict of a pair in a few words."""
+    found = pair.final
+    if found.verdict == "none":
+        return "no difference shown"
+    if found.verdict != "impossible":
+        return f"{pair.first} {found.verdict}"
+    if found.n < 2:
+        return f"no verdict: {found.n} common seed" + ("" if found.n == 1 else "s")
+    return "no verdict: the same difference on every seed, spread unknown"
+
+
+def corrections(results: Results) -> str:
+    """Return the note on comparing many pairs."""
+    m = results.comparisons
+    if m < 2:
+        return "One pair is compared; its level needs no correction for further pairs."
+    return (
+        f"{m} pairs are compared. At 5 % each, one in twenty would differ by chance; intervals of "
+        f"verdicts therefore leave out 5 % / {m} each (Bonferroni), so that with 95 % all of them "
+        "hold together. Only final held-out accuracy gets verdicts; all else is description."
+    )
+
+
+def caveats(results: Results, comparison: Comparison) -> list[str]:
+    """Return what a reader must keep in mind."""
+    lines = [SAME_SETTINGS, SMALL_SCALE, SEEDS_ONLY]
+    most = max((len(v.seeds) for v in results.variants), default=0)
+    if 2 <= most < 8:
+        lines.append(FEW_SEEDS.format(n=f"at most {most}"))
+    lost = [v for v in results.variants if v.lost]
+    if lost:
+        names = ", ".join(f"{v.variant} ({v.lost})" for v in lost)
+        lines.append(SURVIVORS.format(lost=sum(v.lost for v in lost), variants=names))
+    lengths = sorted({int(run.summary.get("iterations", 0)) for run in comparison.used})
+    if len(lengths) > 1:
+        lines.append(UNEQUAL.format(numbers=", ".join(map(str, lengths))))
+    return [*lines, WALL_CLOCK]
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number for people: ``0.912``, ``3.1e-05``, ``12,345``, or ``-`` for None."""
+    if value is None:
+        return "-"
+    if value == 0 or 10.0**-digits <= abs(value) < 1000:
+        return f"{value:.{digits}f}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1e}"
