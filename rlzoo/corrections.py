@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlzoo.algorithms.base import Algorithm
 from rlzoo.errors import UserError, nearest
-from rlzoo.ops import bounded_exp, masked_mean
+from rlzoo.ops import bounded_exp, masked_mean, masked_sum
 from rlzoo.stats import Stats
 from rlzoo.types import PolicyBatch
 
@@ -42,15 +42,9 @@ def per_token(log_ratio: Tensor, mask: Tensor) -> Tensor:
     return log_ratio
 
 
-def per_answer(log_ratio: Tensor, mask: Tensor) -> Tensor:
-    """Return the log of the product of an answer's ratios, ``sum_t d_t``, (N, 1)."""
-    total = torch.where(mask, log_ratio, 0.0).double().sum(-1, keepdim=True)
-    return total.to(log_ratio.dtype)
-
-
 LEVELS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "token": per_token,
-    "sequence": per_answer,
+    "sequence": masked_sum,
     "geometric": masked_mean,
 }
 """How the log-ratios d of an answer's tokens become the log of its weight."""

@@ -145,7 +145,7 @@ def finish(means: dict[str, float]) -> dict[str, float]:
     weight_square = means.pop("correction/weight_square", None)
     if weight_square is not None:  # 0 where every token was rejected
         share = means["correction/weight_mean"] ** 2 / weight_square if weight_square else 0.0
-        means.update({"correction/ess": share})
+        means["correction/ess"] = share
     if "rollout/length_min" in means:
         means["rollout/length_min"] = -means["rollout/length_min"]
     return means

@@ -55,7 +55,7 @@ class PassAtKAdvantage(GroupAdvantage):
             q = q * share
             given_wrong = given_wrong * share if j else given_wrong
         sigma = (q * (1 - q)).sqrt()
-        live = (n > self.k) & (sigma > 0)
+        live = sigma > 0
         sigma = torch.where(live, sigma, 1.0)
         right = torch.where(live, q / sigma, 0.0)
         wrong = torch.where(live, (q - given_wrong) / sigma, 0.0)

@@ -95,7 +95,7 @@ def no_verdicts(pairs: list[Pair]) -> str:
     names = "; ".join(f"{p.first} and {p.second}" for p in pairs)
     fewest = {p.final.n for p in pairs}
     if fewest == {1}:
-        why = "one seed each shows no more than one throw of a die"
+        why = "one common seed cannot show how much of a difference is chance"
     elif max(fewest) < 2:
         why = "fewer than two seeds in common"
     else:
