@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,10 @@ import torch
 import yaml
 from jsonargparse import ArgumentParser
 
-from rlzoo.algorithms import discover
+from rlzoo.algorithms import Algorithm, discover
 from rlzoo.errors import UserError, nearest
 from rlzoo.models.base import Policy
+from rlzoo.probe import clip_effect, ratio_unit, sources
 from rlzoo.rollout.native import NativeSampler
 from rlzoo.types import Prompt, Prompts, SamplingParams
 
@@ -93,6 +93,20 @@ def export(args: Sequence[str]) -> None:
     print(f"wrote {folder}; load it with AutoModelForCausalLM.from_pretrained('{folder}')")
 
 
+def print_zoo(zoo: Mapping[str, type[Algorithm]]) -> None:
+    """Print a table of objectives; ratio and clip are found by trying, not by declaration."""
+    rows = [("name", "ratio per", "clip acts on", "aggregation", "advantage", "arXiv", "defaults")]
+    for name, cls in zoo.items():
+        parameters = inspect.signature(cls).parameters.values()
+        defaults = ", ".join(f"{p.name}={p.default}" for p in parameters)
+        unit, effect = ratio_unit(cls()), clip_effect(cls())
+        rows.append((name, unit, effect, cls.aggregation, cls.advantage, sources(cls), defaults))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
 def algorithms(args: Sequence[str]) -> None:
     """List the objectives, or explain one."""
     parser = _parser("algorithms", "List the objectives, or explain one.")
@@ -100,14 +114,7 @@ def algorithms(args: Sequence[str]) -> None:
     given = parser.parse_args(args)
     zoo = discover()
     if given.name is None:
-        print(f"{'name':<8} {'aggregation':<14} {'advantage':<9} defaults")
-        for name, cls in zoo.items():
-            defaults = ", ".join(
-                str(p).split(": ")[0] + f"={p.default}"
-                for p in inspect.signature(cls).parameters.values()
-            )
-            print(f"{name:<8} {cls.aggregation:<14} {cls.advantage:<9} {defaults}")
-            print(textwrap.indent((inspect.getdoc(cls) or "").splitlines()[0], "         "))
+        print_zoo(zoo)
         return
     if given.name not in zoo:
         raise UserError(f"no objective '{given.name}'; {nearest(given.name, list(zoo))}")

@@ -159,9 +159,9 @@ PAIRS = {
 # Equal on every batch; the third has the setting that made them equal changed.
 SETTINGS = {
     "a dual clip at infinity is PPO": (
-        lambda: zoo.DualClipPPO(dual_clip_cap=math.inf),
+        lambda: zoo.PPO(dual_clip_cap=math.inf),
         zoo.PPO,
-        lambda: zoo.DualClipPPO(dual_clip_cap=1.3),
+        lambda: zoo.PPO(dual_clip_cap=1.3),
     ),
     "DPPO without a bound is CISPO": (
         lambda: zoo.DPPOTV(1.0, 1.0, 2.0),
@@ -249,7 +249,6 @@ ONE_AT_ONE = [
     "DPPOTV",
     "DRO",
     "DrGRPO",
-    "DualClipPPO",
     "FIPO",
     "GMPO",
     "GRPO",
@@ -451,7 +450,7 @@ def test_gtpo_leaves_out_answers_of_high_entropy():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: zoo.DualClipPPO(dual_clip_cap=1.0), "DualClipPPO: dual_clip_cap must be > 1"),
+        (lambda: zoo.PPO(dual_clip_cap=1.0), "PPO: dual_clip_cap must be > 1"),
         (lambda: zoo.SAPO(tau_neg=0.0), "SAPO: tau_neg must be > 0"),
         (lambda: zoo.REAL(tau=-1.0), "REAL: tau must be > 0"),
         (lambda: zoo.DRO(beta=math.nan), "DRO: beta must be >= 0"),

@@ -33,8 +33,8 @@ TV = {"divergence_low": "delta_low", "divergence_high": "delta_high", "ratio_cap
 OBJECTIVES = {
     "ppo_clip": ("PPO", BAND),
     "ppo_clip_token_advantages": ("PPO", BAND),
-    "ppo_dual_clip": ("DualClipPPO", {**BAND, "dual_clip_cap": "dual_clip_c"}),
-    "two_sided_delta4": ("DualClipPPO", {**BAND, "dual_clip_cap": "delta"}),
+    "ppo_dual_clip": ("PPO", {**BAND, "dual_clip_cap": "dual_clip_c"}),
+    "two_sided_delta4": ("PPO", {**BAND, "dual_clip_cap": "delta"}),
     "grpo": ("GRPO", BAND),
     "grpo_kl_k1": ("GRPO", BAND),
     "grpo_kl_k2": ("GRPO", BAND),

@@ -1,0 +1,42 @@
+"""The generated pages are what the code would write now."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+from repository import ROOT
+
+from rlzoo.algorithms import CISPO, GRPO, GSPO, REINFORCE, discover
+from rlzoo.probe import clip_effect, gradient_weight, ratio_unit
+
+
+def test_pages_are_fresh():
+    run = subprocess.run(
+        [sys.executable, "docs/generate.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("name", discover())
+def test_every_objective_has_its_picture(name):
+    picture = ROOT / "docs" / "images" / "algorithms" / f"{name}.png"
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_gradient_weight_is_the_ratio_until_the_clip_takes_it():
+    assert math.isclose(gradient_weight(GRPO(), 1.1, 1.0), 1.1)
+    assert gradient_weight(GRPO(), 1.3, 1.0) == 0
+    assert math.isclose(gradient_weight(GRPO(), 1.3, -1.0), 1.3)
+    assert math.isclose(gradient_weight(CISPO(2.0), 3.0, 1.0), 2.0)
+    assert math.isclose(gradient_weight(REINFORCE(), 3.0, 1.0), 1.0)
+
+
+def test_units_and_effects_are_found_by_trying():
+    assert [ratio_unit(a) for a in (GRPO(), GSPO())] == ["token", "answer"]
+    found = [clip_effect(a) for a in (GRPO(), CISPO(), REINFORCE())]
+    assert found == ["gradient", "weight", "nothing"]
