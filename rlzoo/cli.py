@@ -1,4 +1,4 @@
-"""The command line: fit, validate, generate, export, algorithms."""
+"""The command line: fit, validate, compare, generate, export, algorithms."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from rlzoo import __version__, commands, switching
 from rlzoo.callbacks import IterationCheckpoint, Report
 from rlzoo.checks import check_precision
+from rlzoo.compare import command as comparison
 from rlzoo.data import PromptDataModule
 from rlzoo.errors import UserError
 from rlzoo.explain import explain
@@ -30,6 +31,7 @@ OVERVIEW = f"""rlzoo {__version__}: policy-gradient objectives for language mode
 
   rlzoo fit        --config configs/quickstart.yaml [--model.algorithm GSPO]   train
   rlzoo validate   --config ... [--ckpt_path ...]                              held-out accuracy
+  rlzoo compare    --config configs/compare.yaml [--seeds 0,1,2 --jobs 2]      side by side
   rlzoo generate   --ckpt_path ... --prompt "S31452="                          answers to a prompt
   rlzoo export     --ckpt_path ... --output_dir ...                            a Hugging Face folder
   rlzoo algorithms [NAME]                                                      the objectives
@@ -142,8 +144,53 @@ def keys_of(parser: LightningArgumentParser) -> list[str]:
     return [action.dest for action in parser._actions if action.dest not in ("help", "config")]
 
 
-def lightning_command(args: list[str]) -> None:
+class Settled(RLCLI):
+    """A command line of fit that is read and checked, and starts nothing."""
+
+    def _set_seed(self) -> None:
+        pass
+
+    def before_instantiate_classes(self) -> None:
+        """Leave it to the run to say whether its machine will do."""
+
+    def instantiate_classes(self) -> None:
+        """Keep the configuration alone."""
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        pass
+
+
+def settle(args: list[str]) -> dict[str, Any]:
+    """Return every setting that fit would run with.
+
+    Args:
+        args: The command line after ``rlzoo fit``.
+
+    Returns:
+        The settings, defaults included.
+
+    Raises:
+        UserError: If the configuration is refused.
+    """
+    level = log.level
+    log.setLevel(logging.ERROR)  # what a setting replaces is said by the run
+    try:
+        cli = lightning_command(["fit", *args], Settled)
+    finally:
+        log.setLevel(level)
+    settings: dict[str, Any] = yaml.safe_load(cli._parser("fit").dump(cli.config["fit"]))
+    return settings
+
+
+def lightning_command(args: list[str], kind: type[RLCLI] = RLCLI) -> RLCLI:
     """Run fit or validate.
+
+    Args:
+        args: The command line after ``rlzoo``.
+        kind: What is done with it.
+
+    Returns:
+        What ran.
 
     Raises:
         UserError: If the configuration is refused.
@@ -151,7 +198,7 @@ def lightning_command(args: list[str]) -> None:
     settings = {"exit_on_error": False, "allow_abbrev": False}
     cli: list[RLCLI] = []
 
-    class Recorded(RLCLI):
+    class Recorded(kind):  # type: ignore[valid-type, misc]
         def setup_parser(self, *arguments: Any, **named: Any) -> None:
             cli.append(self)
             super().setup_parser(*arguments, **named)
@@ -171,6 +218,7 @@ def lightning_command(args: list[str]) -> None:
     except argparse.ArgumentError as error:
         keys = keys_of(cli[0]._subcommand_parsers[args[0]]) if cli else []
         raise UserError(broken_file(args) + explain(str(error), keys)) from error
+    return cli[0]
 
 
 def broken_file(args: list[str]) -> str:
@@ -216,8 +264,10 @@ def main(args: list[str] | None = None) -> None:
     try:
         if command in RLCLI.subcommands():
             lightning_command(args)
+        elif command == "compare":
+            comparison.compare(args[1:], settle)
         else:
-            commands.run(command, args[1:], [*RLCLI.subcommands()])
+            commands.run(command, args[1:], [*RLCLI.subcommands(), "compare"])
     except UserError as error:
         if os.environ.get("RLZOO_TRACEBACK"):
             raise

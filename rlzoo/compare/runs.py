@@ -1,4 +1,4 @@
-"""Runs in processes and folders of their own: started, watched, stopped, resumed.
+"""A run in a process and a folder of its own: started, watched, resumed.
 
 A run's folder ``runs/SLUG/`` holds ``run.json`` and ``log.txt``, and all that ``rlzoo fit`` writes:
 ``summary.json``, ``metrics.jsonl``, ``config.yaml``, ``reward.png``, ``checkpoints/``.
@@ -15,10 +15,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 import yaml
@@ -26,8 +25,6 @@ import yaml
 from rlzoo.compare.matrix import Cell
 
 FIT = (sys.executable, "-m", "rlzoo.cli", "fit")
-GRACE = 5.0
-"""Seconds that a run has to end by itself before it is killed."""
 UNRELATED = (
     "trainer.logger",
     "trainer.enable_progress_bar",
@@ -157,7 +154,7 @@ class Run:
         return bool(lines)
 
     def checkpoint(self) -> tuple[int, Path] | None:
-        """Return the newest checkpoint that a straight run would go on from, and its iteration."""
+        """Return the newest checkpoint to go on from, and its iteration."""
         found = sorted((self.folder / "checkpoints").glob("iteration-*.ckpt"), reverse=True)
         for path in found:
             done = int(path.stem.rpartition("-")[2])
@@ -241,65 +238,3 @@ class Run:
         """Return the last lines that the run printed."""
         lines = (self.folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
         return [line for line in lines if line.strip()][-count:]
-
-
-def execute(
-    runs: Sequence[Run],
-    jobs: int,
-    environment: dict[str, str],
-    lock: TextIO,
-    watch: Callable[[], None],
-) -> None:
-    """Run what is not done, some at a time; one that fails does not keep the others from running.
-
-    Of the runs that share a cold start the first begins alone, so that the others find its result.
-
-    Args:
-        runs: All runs, in the order in which they start.
-        jobs: How many at a time.
-        environment: Of their processes.
-        lock: File whose lock they hold.
-        watch: Called several times a second.
-    """
-    waiting = [run for run in runs if run.status != "done"]
-    running: list[Run] = []
-    ready: set[str | None] = {None}
-    try:
-        while waiting or running:
-            for run in list(running):
-                assert run.process is not None
-                if run.look():
-                    ready.add(run.cold_start)
-                if run.process.poll() is not None:
-                    running.remove(run)
-                    run.end()
-            busy = {run.cold_start for run in running} - ready
-            for run in [run for run in waiting if run.cold_start not in busy][
-                : jobs - len(running)
-            ]:
-                if run.cold_start not in busy:
-                    waiting.remove(run)
-                    running.append(run)
-                    run.start(environment, lock.fileno())
-                    busy |= {run.cold_start} - ready
-            watch()
-            time.sleep(0.2)
-    finally:
-        stop(running)
-        watch()
-
-
-def stop(running: Sequence[Run]) -> None:
-    """End processes and all they started, and mark their runs as killed."""
-    until = time.monotonic() + GRACE
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for run in running:
-            if run.process is not None and run.process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(run.process.pid, number)
-        while any(r.process and r.process.poll() is None for r in running):
-            if number == signal.SIGTERM and time.monotonic() > until:
-                break
-            time.sleep(0.05)
-    for run in running:
-        run.end(stopped=True)

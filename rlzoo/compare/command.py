@@ -1,0 +1,293 @@
+"""The command ``rlzoo compare``: a plan, its runs, their progress, a report."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+from rlzoo.compare import matrix
+from rlzoo.compare.matrix import Comparison
+from rlzoo.compare.plan import Settle, first_rollouts, plan
+from rlzoo.compare.progress import watching
+from rlzoo.compare.runs import Run, write_json
+from rlzoo.compare.schedule import execute
+from rlzoo.errors import UserError, nearest
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see rlzoo compare --help")
+
+
+def arguments(args: Sequence[str]) -> argparse.Namespace:
+    """Read the command line.
+
+    Raises:
+        UserError: If an option is misspelt or a value makes no sense.
+    """
+    about = "Train a matrix of objectives, seeds and settings, and report on it. "
+    about += "The same call goes on where an earlier one was stopped."
+    parser = _Parser(prog="rlzoo compare", description=about, allow_abbrev=False)
+    add = parser.add_argument
+    add("--config", help="file such as configs/compare.yaml; the options below replace its keys")
+    add("--base", help="configuration of rlzoo fit that all runs start from")
+    add("--algorithms", help="GRPO,GSPO: labels of the file, classes, import paths; all: the zoo")
+    add("--seeds", help="0,1,2: each objective runs once with each")
+    add("--iterations", type=int, help="length of every run; that of the base by default")
+    add(
+        "--axis",
+        action="append",
+        default=[],
+        metavar="KEY=A,B",
+        help="model.optimizer.lr=1e-4,3e-4 or config=dense.yaml,moe.yaml; may be given repeatedly",
+    )
+    add("--override", action="append", default=[], metavar="KEY=VALUE", help="setting of all runs")
+    add("--output_dir", help="where the runs go; the same folder resumes them")
+    add("--jobs", type=int, help="runs at a time")
+    add("--threads", type=int, help="torch threads per run; those of the base by default")
+    add("--force", action="store_true", help="redo runs that were made with other settings")
+    add("--dry_run", action="store_true", help="print the plan and stop")
+    add("--print_commands", action="store_true", help="print a command per run and stop")
+    add("--report_only", action="store_true", help="report on what is there and stop")
+    given, unknown = parser.parse_known_args(args)
+    if unknown:
+        options = [option for action in parser._actions for option in action.option_strings]
+        raise UserError(f"{unknown[0]}: no such option; {nearest(unknown[0], options)}")
+    return given
+
+
+def comparison_of(given: argparse.Namespace) -> Comparison:
+    """Return the comparison of a file, with what the command line replaces or adds.
+
+    Raises:
+        UserError: If a value makes no sense.
+    """
+    values = matrix.load(given.config) if given.config else {}
+    for name in ("base", "iterations", "output_dir", "jobs", "threads"):
+        if getattr(given, name) is not None:
+            values[name] = getattr(given, name)
+    if given.algorithms is not None:
+        values["algorithms"] = matrix.chosen(given.algorithms.split(","), values.get("algorithms"))
+    if given.seeds is not None:
+        try:
+            values["seeds"] = [int(seed) for seed in given.seeds.split(",")]
+        except ValueError:
+            raise UserError(f"--seeds {given.seeds}: expected numbers such as 0,1,2") from None
+    for option, name in (("axis", "axes"), ("override", "overrides")):
+        pairs = [text.partition("=") for text in getattr(given, option)]
+        for key, sign, value in pairs:
+            if not (key and sign and value):
+                raise UserError(f"--{option} {key}{sign}{value}: expected KEY=VALUE")
+        added = {k: v.split(",") if option == "axis" else v for k, _, v in pairs}
+        if added:
+            values[name] = {**(values.get(name) or {}), **added}
+    return matrix.build(values)
+
+
+def compare(args: Sequence[str], settle: Settle) -> None:
+    """Run a comparison.
+
+    Args:
+        args: The command line after ``rlzoo compare``.
+        settle: Turns arguments of ``rlzoo fit`` into all settings, or refuses them.
+
+    Raises:
+        UserError: If the comparison cannot run as asked.
+        SystemExit: With status 1 if a run did not end well, 130 if the user stopped it.
+    """
+    given = arguments(args)
+    if given.report_only and given.config is None and given.algorithms is None:
+        if given.output_dir is None:
+            raise UserError("--report_only: give --output_dir, or the --config of the comparison")
+        from rlzoo.compare.report import write_report
+
+        print(f"report: {write_report(Path(given.output_dir))}")
+        return
+    comparison = comparison_of(given)
+    runs = plan(comparison, settle)
+    if given.print_commands:
+        print_commands(runs)
+    elif given.dry_run:
+        show_plan(comparison, runs)
+    elif given.report_only:
+        for run in runs:
+            if run.folder.exists() and not (run.folder / "run.json").exists():
+                run.save()  # made from a printed command
+        conclude(comparison, runs)
+    else:
+        with locked(Path(comparison.output_dir)) as lock:
+            stopped = train(comparison, runs, lock, given.force)
+        conclude(comparison, runs)
+        if stopped:
+            print("stopped; the same command goes on", file=sys.stderr)
+            raise SystemExit(130)
+        if bad := [run for run in runs if run.status != "done"]:
+            print(f"{len(bad)} of {len(runs)} runs did not end well", file=sys.stderr)
+            raise SystemExit(1)
+
+
+def train(comparison: Comparison, runs: Sequence[Run], lock: TextIO, force: bool) -> bool:
+    """Run what is missing.
+
+    Returns:
+        Whether the user stopped it.
+
+    Raises:
+        UserError: If runs were made with other settings, unless forced.
+    """
+    refuse_changed(runs, force)
+    for run in runs:
+        run.save(**{} if run.status == "done" else {"status": "planned"})
+    done = [run for run in runs if run.status == "done"]
+    if done:
+        print(f"{len(done)} of {len(runs)} runs are done already")
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environment.setdefault("MPLBACKEND", "Agg")
+    if comparison.threads is not None:
+        environment["OMP_NUM_THREADS"] = str(comparison.threads)
+    halt = threading.Event()
+    with halting(halt), watching(runs) as watch:
+        execute(runs, comparison.jobs, environment, lock, watch, halt)
+    for run in runs:
+        if run.status in ("failed", "killed"):
+            print(f"{run.cell.slug} {run.status}; {run.folder / 'log.txt'} ends with")
+            print("".join(f"  | {line}\n" for line in run.log_tail()), end="")
+    return halt.is_set()
+
+
+def refuse_changed(runs: Sequence[Run], force: bool) -> None:
+    """Refuse to mix runs of different settings in one folder, or remove the old ones if forced."""
+    changed = {run.cell.slug: changes for run in runs if (changes := run.changes())}
+    if changed and not force:
+        slug, changes = next(iter(changed.items()))
+        raise UserError(
+            f"{len(changed)} runs in the output_dir were made with other settings, {slug} with"
+            f" {'; '.join(changes[:3])}: give another --output_dir, or --force to redo them"
+        )
+    for run in runs:
+        if run.cell.slug in changed:
+            shutil.rmtree(run.folder)
+            run.record |= {"status": "planned", "returncode": None, "seconds": 0.0}
+            run.record.pop("error", None)
+
+
+@contextlib.contextmanager
+def halting(halt: threading.Event) -> Iterator[None]:
+    """Turn the signals that end a command into an event."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: halt.set()) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def print_commands(runs: Sequence[Run]) -> None:
+    """Print a shell command per run; their folders are what a report reads."""
+    for run in runs:
+        print(shlex.join(["rlzoo", "fit", *run.arguments]))
+    note = "each fills its own folder; then: rlzoo compare ... --report_only"
+    if any(run.cold_start for run in runs):
+        note = f"run the first alone, others find its cold start in RLZOO_CACHE; {note}"
+    print(f"# {note}", file=sys.stderr)
+
+
+def show_plan(comparison: Comparison, runs: Sequence[Run]) -> None:
+    """Print what would run, and what differs between the runs."""
+    shown = Table("run", "seed", "iterations", "state")
+    left: list[int | None] = []
+    for run in runs:
+        state, checkpoint = run.status, None if run.status == "done" else run.checkpoint()
+        if changes := run.changes():
+            state = f"other settings: {'; '.join(changes[:3])}"
+        elif checkpoint:
+            state = f"{run.status}, goes on after {checkpoint[0]}"
+        total = run.iterations
+        if state != "done":
+            left.append(None if total is None else total - (checkpoint[0] if checkpoint else 0))
+        shown.add_row(
+            run.cell.slug, str(run.cell.seed), "?" if total is None else str(total), state
+        )
+    Console(width=None if sys.stdout.isatty() else 120).print(shown)
+    known = [n for n in left if n is not None]
+    more = "" if len(known) == len(left) else f" and those of {len(left) - len(known)} more"
+    print(f"base: {', '.join(dict.fromkeys(run.cell.config for run in runs))}")
+    print(f"{len(runs)} runs, {len(left)} to do, {sum(known)} iterations to go{more}")
+    print(f"{comparison.jobs} at a time, into {comparison.output_dir}")
+    print("what differs between the runs, but for the seed:")
+    for key in sorted({key for run in runs for key in run.settings} - {"seed_everything"}):
+        values: dict[str, list[str]] = {}
+        for run in runs:
+            values.setdefault(str(run.settings.get(key)), []).append(run.cell.variant)
+        if len(values) > 1:
+            texts = [f"{v} ({', '.join(dict.fromkeys(names))})" for v, names in values.items()]
+            print(f"  {key}: {', '.join(texts)}")
+
+
+def conclude(comparison: Comparison, runs: Sequence[Run]) -> None:
+    """Write compare.json and the report."""
+    from rlzoo.compare.report import write_report
+
+    check = first_rollouts(runs)
+    contents = {
+        "base": comparison.base,
+        "algorithms": [vars(variant) for variant in comparison.algorithms],
+        "seeds": comparison.seeds,
+        "iterations": comparison.iterations,
+        "axes": comparison.axes,
+        "overrides": comparison.overrides,
+        "runs": [run.record for run in runs],
+        "first_rollouts": check,
+    }
+    folder = Path(comparison.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "compare.json", contents)
+    say_first_rollouts(check)
+    if any(run.status == "done" for run in runs):
+        print(f"report: {write_report(folder)}")
+
+
+def say_first_rollouts(check: dict[str, Any]) -> None:
+    """Print the result of the check in a line, or a line for each group that fails it."""
+    compared = [group for group in check["groups"] if group["identical"] is not None]
+    same = [group for group in compared if group["identical"]]
+    if compared:
+        print(f"first rollouts: identical in {len(same)} of {len(compared)} groups of runs")
+    for group in compared:
+        if not group["identical"]:
+            hashes = ", ".join(f"{slug} {digest}" for slug, digest in group["hashes"].items())
+            print(f"  they differ for seed {group['seed']} {group['axes'] or ''}: {hashes}")
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[TextIO]:
+    """Keep others out of a folder; the lock lives on in runs that outlive this process.
+
+    Raises:
+        UserError: If it is taken.
+    """
+    import fcntl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(
+                f"output_dir {folder} is in use by another comparison or by runs it left behind; "
+                "wait for them, or give another --output_dir"
+            ) from None
+        yield lock
