@@ -15,6 +15,7 @@ from tiny_runs import fit, reward, rlzoo
 from rlzoo.advantages import ESTIMATORS
 from rlzoo.algorithms import GRPO
 from rlzoo.module import RLModule
+from rlzoo.stats import Stats
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -88,6 +89,32 @@ def test_corrections_and_control_are_logged_and_said(tmp_path):
     saved = run.load(2)["rlzoo"]["control"]
     assert saved == run.module.learner.control_state()
     assert saved["entropy"] == {"coefficient": pytest.approx(0.01), "acts": 1.0}
+
+
+def test_entropy_is_measured_where_only_its_control_asks_for_it(tmp_path):
+    run = fit(tmp_path, QUIET, "--model.control", "[{class_path: AdaptiveEntropy}]")
+    assert run.code == 0, run.err
+    entropy = values(run, "policy/entropy")
+    assert len(entropy) == 2
+    assert min(entropy) > 0.2  # above the target, so the bonus never acts
+    assert values(run, "control/entropy_coefficient") == [0.0, 0.0]
+
+
+def test_a_cut_answer_that_does_not_train_still_weighs_by_its_length(tmp_path):
+    """OPO's baseline is over answers as sampled, whatever mask_truncated takes out of the loss."""
+    run = fit(tmp_path, SHORT | {"model.mask_truncated": True}, "--model.advantage", "OPO")
+    assert run.code == 0, run.err
+    rollouts, scored = run.module.last_rollouts
+    ended = rollouts.terminated
+    assert 0 < ended.sum() < len(ended)
+    made = run.module.learner.experience(rollouts, scored, 0, Stats())
+    lengths = rollouts.lengths().view(4, 4).double()
+    rewards = scored.scores.view(4, 4).double()
+    baseline = (lengths * rewards).sum(-1, keepdim=True) / lengths.sum(-1, keepdim=True)
+    live = rewards.amax(-1, keepdim=True) > rewards.amin(-1, keepdim=True)
+    expected = torch.where(live, rewards - baseline, 0.0).flatten()
+    torch.testing.assert_close(made.advantages[ended, 0].double(), expected[ended])
+    assert (made.advantages[ended, 0] != 0).any()
 
 
 def test_a_sampler_that_agrees_leaves_the_run_as_it_is(tmp_path):
