@@ -120,7 +120,11 @@ def collect(output_dir: Path) -> Comparison:
     for entry in planned(plan):
         slug = str(entry.get("slug", ""))
         if slug and slug not in found and "variant" in entry:
-            found[slug] = described(slug, entry, "planned", problem="never started")
+            status = str(entry.get("status", "planned"))
+            problem = (
+                "never started" if status == "planned" else f"{status}, but its folder is gone"
+            )
+            found[slug] = described(slug, entry, status, problem=problem)
     if not found:
         raise UserError(f"{folder}: no run has a run.json; nothing to report")
     runs = sorted(found.values(), key=lambda r: order.get(r.slug, len(order)))
@@ -131,6 +135,21 @@ def planned(plan: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the runs that a plan lists."""
     runs = plan.get("runs")
     return [r for r in runs if isinstance(r, dict)] if isinstance(runs, list) else []
+
+
+def objectives(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the objectives that a plan lists, each with its label."""
+    listed = plan.get("algorithms")
+    return [a for a in listed if isinstance(a, dict) and "label" in a] if listed else []
+
+
+def same_start(plan: dict[str, Any]) -> bool | None:
+    """Return whether all variants of a seed sampled the same first answers; None if unknown."""
+    found = plan.get("first_rollouts")
+    if not isinstance(found, dict):
+        return None
+    verdict = found.get("identical", found.get("ok"))
+    return None if verdict is None else bool(verdict)
 
 
 def read_run(path: Path, notes: list[str]) -> Run | None:
@@ -151,6 +170,7 @@ def read_run(path: Path, notes: list[str]) -> Run | None:
     problem = ""
     if status != "done":
         problem = f"{status}, after {reached} iterations" if reached else status
+        problem += f" ({entry['error']})" if entry.get("error") else ""
     elif not summary:
         problem = "no summary.json"
     elif not scored:

@@ -27,7 +27,7 @@ class Curve:
     Attributes:
         x: Iteration, tokens or seconds.
         y: Mean over seeds.
-        low: Lower end of the pointwise 95 % t interval; empty with one seed.
+        low: Lower end of the band; empty with too few seeds for one.
         high: Upper end.
         n: Seeds.
     """
@@ -118,7 +118,31 @@ def _from_zero(series: Series) -> dict[int, float]:
     return {0: 0.0, **dict(series)} if series else {}
 
 
-def curve(runs: Sequence[Run], name: str, axis: Callable[[Run], dict[int, float]]) -> Curve:
+def confidence(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % t interval of the mean; None with two seeds, 18 deviations wide as it is."""
+    band = t_interval(values) if len(values) > 2 else None
+    return (band.low, band.high) if band else None
+
+
+def extremes(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the smallest and the largest; None with one seed."""
+    return (min(values), max(values)) if len(values) > 1 else None
+
+
+def trailing(series: Series, window: int = SMOOTHING) -> Series:
+    """Return a series of means over the last few values, each at its last iteration."""
+    means = smoothed([y for _, y in series], window)
+    return [(i, y) for (i, _), y in zip(series[window - 1 :], means, strict=True)]
+
+
+def curve(
+    runs: Sequence[Run],
+    name: str,
+    axis: Callable[[Run], dict[int, float]] = by_iteration,
+    *,
+    band: Callable[[Sequence[float]], tuple[float, float] | None] = extremes,
+    smooth: int = 1,
+) -> Curve:
     """Return mean and band of a metric over seeds.
 
     Seeds reach the same iteration with different tokens and seconds. Each seed's curve is therefore
@@ -128,6 +152,8 @@ def curve(runs: Sequence[Run], name: str, axis: Callable[[Run], dict[int, float]
         runs: The seeds of one variant.
         name: Metric.
         axis: x of each iteration of a run.
+        band: Ends of the band at a point, from the values of all seeds.
+        smooth: Iterations over which each seed is averaged first.
 
     Returns:
         The curve; empty if no run has the metric.
@@ -135,7 +161,7 @@ def curve(runs: Sequence[Run], name: str, axis: Callable[[Run], dict[int, float]
     lines = []
     for run in runs:
         xs = axis(run)
-        line = [(i, xs[i], y) for i, y in run.series(name) if i in xs]
+        line = [(i, xs[i], y) for i, y in trailing(run.series(name), smooth) if i in xs]
         if line:
             lines.append(line)
     if not lines:
@@ -148,11 +174,11 @@ def curve(runs: Sequence[Run], name: str, axis: Callable[[Run], dict[int, float]
         at.append(last)
     rows = [np.interp(at, [p[1] for p in line], [p[2] for p in line]) for line in lines]
     values = np.array(rows).T.tolist()
-    bands = [band for row in values if (band := t_interval(row)) is not None]
+    bands = [ends for row in values if (ends := band(row)) is not None]
     return Curve(
         x=at,
         y=[sum(row) / len(row) for row in values],
-        low=[band.low for band in bands],
-        high=[band.high for band in bands],
+        low=[low for low, _ in bands],
+        high=[high for _, high in bands],
         n=len(lines),
     )

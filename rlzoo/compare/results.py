@@ -36,7 +36,7 @@ class Score:
         per_seed: Seed to value.
         mean: Mean over seeds, None without any.
         bootstrap: Ends of the 95 % percentile bootstrap interval, None with one seed.
-        t: Ends of the 95 % t interval, None with one seed.
+        t: Ends of the 95 % t interval, cut at 0 and 1, None with one seed.
     """
 
     per_seed: dict[int, float]
@@ -167,7 +167,7 @@ def score(per_seed: dict[int, float | None]) -> Score:
     """Return mean and intervals of what seeds have reached.
 
     Args:
-        per_seed: Seed to value; seeds without one are left out.
+        per_seed: Seed to accuracy; seeds without one are left out.
 
     Returns:
         The score.
@@ -179,7 +179,7 @@ def score(per_seed: dict[int, float | None]) -> Score:
         per_seed=known,
         mean=mean(values) if values else None,
         bootstrap=(boot.low, boot.high) if boot else None,
-        t=(t.low, t.high) if t else None,
+        t=(max(0.0, t.low), min(1.0, t.high)) if t else None,
     )
 
 

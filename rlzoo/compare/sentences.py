@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rlzoo.compare.collect import Comparison
+from rlzoo.compare.collect import Comparison, objectives, same_start
 from rlzoo.compare.results import Pair, Results
 
 SAME_SETTINGS = (
     "Settings are shared: learning rate, batch and number of updates are the same for all "
     "variants and were not tuned for any of them. A variant that trails here may lead with "
     "settings of its own."
+)
+OWN_SETTINGS = (
+    "Settings are shared, but for those of {names} (see Setup); none was tuned here. A variant "
+    "that trails may lead with other settings."
+)
+DIFFERENT_START = (
+    "The variants of a seed did NOT sample the same first answers: they differ in more than the "
+    "objective, and no difference between them can be put down to it alone."
 )
 SMALL_SCALE = (
     "Scale: what holds for this model, task and budget need not hold for larger models, longer "
@@ -53,7 +61,8 @@ def headline(results: Results, comparison: Comparison) -> list[str]:
     shown = [p for p in results.pairs if p.final.verdict in ("higher", "lower")]
     silent = [p for p in results.pairs if p.final.verdict == "none"]
     open_ = [p for p in results.pairs if p.final.verdict == "impossible"]
-    lines = [difference(p) for p in shown]
+    lines = [DIFFERENT_START] if same_start(comparison.plan) is False else []
+    lines += [difference(p) for p in shown]
     if silent:
         names = "; ".join(f"{p.first} and {p.second}" for p in silent)
         lines.append(f"{names}: no difference shown. That is not evidence that they are equal.")
@@ -143,7 +152,9 @@ def corrections(results: Results) -> str:
 
 def caveats(results: Results, comparison: Comparison) -> list[str]:
     """Return what a reader must keep in mind."""
-    lines = [SAME_SETTINGS, SMALL_SCALE, SEEDS_ONLY]
+    own = [str(a["label"]) for a in objectives(comparison.plan) if a.get("overrides")]
+    shared = OWN_SETTINGS.format(names=", ".join(own)) if own else SAME_SETTINGS
+    lines = [shared, SMALL_SCALE, SEEDS_ONLY]
     most = max((len(v.seeds) for v in results.variants), default=0)
     if 2 <= most < 8:
         lines.append(FEW_SEEDS.format(n=f"at most {most}"))
@@ -163,4 +174,6 @@ def number(value: float | None, digits: int = 3) -> str:
         return "-"
     if value == 0 or 10.0**-digits <= abs(value) < 1000:
         return f"{value:.{digits}f}"
+    if 0.5 * 10.0 ** -(digits + 1) <= abs(value) < 1:
+        return f"{value:.{digits + 1}f}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1e}"
