@@ -30,10 +30,10 @@ TOKEN_NOISE = 0.02
 def draw_weight(name: str, algorithm: Algorithm, path: Path) -> None:
     """Draw g against the ratio for both signs of the advantage."""
     near = getattr(algorithm, "clip_high", 1.0) < 0.01
-    reach = 0.002 if near else 1.5
+    reach = 3 * getattr(algorithm, "clip_high", 1.0) if near else 1.5
     ratios = [max(0.01, 1 + reach * (i / 150 - 1)) for i in range(301)]
     if not near:
-        ratios = [0.02 + i * 0.0166 for i in range(301)]
+        ratios = [0.02 + i * 0.02 for i in range(301)]
     figure = Figure(figsize=(5.2, 2.6), dpi=90, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

@@ -20,7 +20,7 @@ def gradient_weight(algorithm: Algorithm, ratio: float, advantage: float) -> flo
     """Return g, where d loss / d log_prob = -(weight of the token) * g * A, for one token.
 
     The token is an answer of its own, in a group with one that has ratio 1 and the opposite
-    advantage.
+    advantage, and one that has ratio 1 and no advantage.
 
     Args:
         algorithm: The objective.
@@ -30,20 +30,20 @@ def gradient_weight(algorithm: Algorithm, ratio: float, advantage: float) -> flo
     Returns:
         g; 1 is a plain policy gradient, 0 a token that lost its gradient.
     """
-    old = torch.full((2, 1), -1.5, dtype=torch.float64)
-    log_probs = old + torch.tensor([[math.log(ratio)], [0.0]], dtype=torch.float64)
+    old = torch.full((3, 1), -1.5, dtype=torch.float64)
+    log_probs = old + torch.tensor([[math.log(ratio)], [0.0], [0.0]], dtype=torch.float64)
     log_probs.requires_grad_()
-    group_ids = torch.zeros(2, dtype=torch.long)
-    mask = torch.ones(2, 1, dtype=torch.bool)
+    group_ids = torch.zeros(3, dtype=torch.long)
+    mask = torch.ones(3, 1, dtype=torch.bool)
     batch = PolicyBatch(
         log_probs=log_probs,
         old_log_probs=old,
-        advantages=torch.tensor([[advantage], [-advantage]], dtype=torch.float64),
+        advantages=torch.tensor([[advantage], [-advantage], [0.0]], dtype=torch.float64),
         mask=mask,
         rollout_log_probs=old,
-        entropy=torch.full((2, 1), 0.5, dtype=torch.float64),
+        entropy=torch.full((3, 1), 0.5, dtype=torch.float64),
         group_ids=group_ids,
-        token_ids=torch.tensor([[1], [2]]),
+        token_ids=torch.tensor([[1], [2], [3]]),
     )
     denominators = Denominators.count(mask, group_ids)
     policy_loss(algorithm, batch, denominators, length=1).loss.backward()  # type: ignore[no-untyped-call]

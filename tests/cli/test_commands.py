@@ -13,7 +13,8 @@ from rlzoo.algorithms import discover
 pytestmark = pytest.mark.timeout(60)
 
 ROOT = Path(__file__).parents[2]
-CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+# compare.yaml is a matrix of runs, not a run; tests/compare reads it.
+CONFIGS = [p for p in sorted((ROOT / "configs").rglob("*.yaml")) if p.name != "compare.yaml"]
 
 
 @pytest.fixture
@@ -105,10 +106,9 @@ def test_help_of_other_commands(command, name):
 def test_algorithms_lists_every_objective(command):
     run = command("algorithms")
     for name, cls in discover().items():
-        line = next(line for line in run.out.splitlines() if line.startswith(name))
+        line = next(line for line in run.out.splitlines() if line.startswith(f"{name} "))
         assert cls.aggregation in line
         assert cls.advantage in line
-        assert cls.__doc__.splitlines()[0] in run.out
     assert "clip_low=0.0003, clip_high=0.0004" in run.out
     assert "ratio_cap=5.0" in run.out
 
