@@ -389,6 +389,14 @@ def test_products_of_ratios_grow_with_length_and_their_geometric_means_do_not(si
     assert clipped_of(zoo.GSPO(), fields).any(-1).all() == table["clipped_by_gspo_paper_range"]
 
 
+def test_a_certain_token_is_not_infinitely_far():
+    """p = 1 and q = .999: the KL is taken to 1 - 1e-12, 0.02, and not to 1, infinity."""
+    fields = one_token([1 / 0.999, 1 / 0.9], 1.0)
+    fields["old_log_probs"] = -fields["log_probs"].sub(-2.0)
+    fields["log_probs"] = torch.zeros_like(fields["log_probs"])
+    assert clipped_of(zoo.DPPOKL(), fields).flatten().tolist() == [False, True]
+
+
 def test_tokens_drawn_by_clip_cov():
     """As many as asked for, others with another seed, the same ones in another order."""
     fields = draw(EVEN)
