@@ -455,6 +455,16 @@ def test_gtpo_leaves_out_answers_of_high_entropy():
     assert take(zoo.GTPO(entropy_cap=1.0), fields)[1][1].any()
 
 
+def test_gtpo_reads_entropy_as_a_number():
+    fields = draw()
+    fields["entropy"] = fields["entropy"].clone().requires_grad_()
+    leaf = fields["log_probs"].clone().requires_grad_()
+    batch = PolicyBatch(**{**fields, "log_probs": leaf})
+    policy_loss(zoo.GTPO(), batch, Denominators.count(batch.mask)).loss.backward()
+    assert leaf.grad.any()
+    assert fields["entropy"].grad is None
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
