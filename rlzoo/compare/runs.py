@@ -37,6 +37,8 @@ UNRELATED = (
 
 def flat(settings: Any, prefix: str = "") -> dict[str, Any]:
     """Return settings by dotted key, without empty ones and those that change no figure."""
+    if isinstance(settings, list) and any(isinstance(item, dict) for item in settings):
+        settings = dict(enumerate(settings))
     if not isinstance(settings, dict) or (not settings and prefix):
         return {} if settings is None else {prefix: settings}
     found: dict[str, Any] = {}
