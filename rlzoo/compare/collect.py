@@ -166,6 +166,9 @@ def read_run(path: Path, notes: list[str]) -> Run | None:
     for values in summary.get("held_out") or []:
         if isinstance(values, dict) and int(values.get("iteration", -1)) not in known | {-1}:
             rows.append(numbers(values))
+    lost = sum(not math.isfinite(value) for row in rows for value in row.values())
+    if lost:
+        notes.append(f"{path.name}: {lost} values that are not finite left out")
     scored = any(math.isfinite(row.get(HELD_OUT, math.nan)) for row in rows)
     problem = ""
     if status != "done":
@@ -240,7 +243,7 @@ def read_lines(path: Path, notes: list[str], slug: str) -> list[dict[str, float]
         except (ValueError, KeyError, TypeError, AttributeError):
             broken += bool(line.strip())
     if broken:
-        notes.append(f"{slug}: {broken} unreadable line(s) of metrics.jsonl left out")
+        notes.append(f"{slug}: unreadable lines of metrics.jsonl left out, {broken} in all")
     return rows
 
 

@@ -41,7 +41,7 @@ CLIPPING = [
         "policy/clipped_answers",
         "Clipped answers",
         "share of answers",
-        f"Share of answers with every token clipped: they teach nothing. {SHARE_CLIPPED}",
+        f"Share of answers with every token clipped. {SHARE_CLIPPED}",
         "share",
     ),
     Measure(

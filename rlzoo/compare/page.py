@@ -49,6 +49,7 @@ tbody th { font-weight: 600; }
     padding: 0.3rem 0.7rem; }
   th, td { border: 0; padding: 0.12rem 0; }
   td { display: grid; grid-template-columns: 45% 1fr; gap: 0.6rem; overflow-wrap: anywhere; }
+  td[data-label=""] { display: block; }
   td::before { content: attr(data-label); color: var(--soft); }
 }
 """.strip()

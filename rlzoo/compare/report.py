@@ -12,7 +12,7 @@ from rlzoo.compare.collect import Comparison, collect, same_start
 from rlzoo.compare.figures import Picture, draw
 from rlzoo.compare.page import Section, markdown, page
 from rlzoo.compare.results import Results, evaluate
-from rlzoo.compare.sentences import DIFFERENT_START, caveats, corrections, headline
+from rlzoo.compare.sentences import DIFFERENT_START, caveats, corrections, headline, plural
 
 FINAL = (
     "Final score: held-out accuracy at the last evaluation of a run. Area under the curve: "
@@ -30,8 +30,9 @@ STABILITY = (
     "iterations. Noise alone makes such falls, more of them with more evaluations."
 )
 CLIPPING = (
-    "Means over iterations and seeds. Objectives clip different things in different bands: a share "
-    "is no measure of quality. With one update per iteration it is 0 by construction."
+    "Means over iterations and seeds. Objectives clip different things in different bands, and a "
+    "clipped token loses its gradient under some (GRPO, GSPO) and keeps it under others (CISPO): a "
+    "share is no measure of quality. With one update per iteration it is 0 by construction."
 )
 
 
@@ -119,9 +120,9 @@ def subtitle(comparison: Comparison) -> str:
     """Return what was run, in one line."""
     seeds = {run.seed for run in comparison.runs}
     lengths = {int(run.summary.get("iterations", 0)) for run in comparison.used}
-    parts = [f"{len(comparison.variants)} variant(s)", f"{len(seeds)} seed(s)"]
+    parts = [plural(len(comparison.variants), "variant"), plural(len(seeds), "seed")]
     if lengths:
-        parts.append(f"{max(lengths)} iterations")
+        parts.append(plural(max(lengths), "iteration"))
     base = tables.flat(comparison.plan).get("base")
     if base:
         parts.append(f"base configuration {base}")

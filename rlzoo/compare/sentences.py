@@ -35,7 +35,7 @@ FEW_SEEDS = (
     "differences that are roughly normal; with so few seeds that cannot be checked."
 )
 SURVIVORS = (
-    "{lost} run(s) are not in the figures: those of {variants}. Scores describe the runs that "
+    "Not in the figures: {lost} of {variants}. Scores describe the runs that "
     "finished; a variant whose bad runs died looks better than it is."
 )
 UNEQUAL = (
@@ -134,7 +134,7 @@ def verdict(pair: Pair) -> str:
     if found.verdict != "impossible":
         return f"{pair.first} {found.verdict}"
     if found.n < 2:
-        return f"no verdict: {found.n} common seed" + ("" if found.n == 1 else "s")
+        return f"no verdict: {plural(found.n, 'common seed')}"
     return "no verdict: the same difference on every seed, spread unknown"
 
 
@@ -161,7 +161,9 @@ def caveats(results: Results, comparison: Comparison) -> list[str]:
     lost = [v for v in results.variants if v.lost]
     if lost:
         names = ", ".join(f"{v.variant} ({v.lost})" for v in lost)
-        lines.append(SURVIVORS.format(lost=sum(v.lost for v in lost), variants=names))
+        lines.append(
+            SURVIVORS.format(lost=plural(sum(v.lost for v in lost), "run"), variants=names)
+        )
     lengths = sorted({int(run.summary.get("iterations", 0)) for run in comparison.used})
     if len(lengths) > 1:
         lines.append(UNEQUAL.format(numbers=", ".join(map(str, lengths))))
@@ -177,3 +179,8 @@ def number(value: float | None, digits: int = 3) -> str:
     if 0.5 * 10.0 ** -(digits + 1) <= abs(value) < 1:
         return f"{value:.{digits + 1}f}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1e}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: ``1 seed``, ``3 seeds``."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")

@@ -101,11 +101,14 @@ def first_rollouts(plan: dict[str, Any]) -> Table:
     groups = found.get("groups") if isinstance(found, dict) else None
     rows = []
     for group in groups or []:
-        runs = ", ".join(f"{slug}: {digest}" for slug, digest in group["hashes"].items())
+        of: dict[str, list[str]] = {}
+        for slug, digest in group["hashes"].items():
+            of.setdefault(str(digest), []).append(str(slug))
+        runs = "; ".join(f"{digest}: {', '.join(slugs)}" for digest, slugs in of.items())
         same = {True: "identical", False: "NOT identical"}.get(group["identical"], "unknown")
         axes = f", {json.dumps(group['axes'])}" if group.get("axes") else ""
         rows.append([f"seed {group['seed']}{axes}", same, runs])
-    return Table(["runs of", "first answers", "hash of each run"], rows)
+    return Table(["runs of", "first answers", "hash: runs"], rows)
 
 
 def runs(comparison: Comparison) -> Table:
@@ -142,7 +145,7 @@ def setup(comparison: Comparison) -> Table:
         for name, found in (run.summary.get("versions") or {}).items():
             versions.setdefault(name, set()).add(str(found))
     rows += [[f"version of {name}", ", ".join(sorted(v))] for name, v in versions.items()]
-    return Table(["setting", "value"], rows)
+    return Table(["setting", ""], rows)
 
 
 def flat(plan: dict[str, Any]) -> dict[str, str]:
