@@ -6,7 +6,6 @@ no line is told apart by colour alone.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,12 +69,24 @@ def drawing(path: Path, title: str, height: float = 0.0) -> Iterator[Any]:
         figure.savefig(path)
 
 
+def shortened(label: str, limit: int = 58) -> str:
+    """Return a label that fits the figure's width; names differ at their ends, so these stay.
+
+    >>> shortened("GSPO-clip_low0.003-clip_high0.004-dense (n = 3)", 30)
+    'GSPO-clip_lo...4-dense (n = 3)'
+    """
+    if len(label) <= limit:
+        return label
+    start = 2 * (limit - 3) // 5 + 2
+    return f"{label[:start]}...{label[start + 3 - limit :]}"
+
+
 def legend(figure: Any, axes: Any) -> int:
     """Put the legend below the axes, in as many columns as its names allow; return its rows."""
     handles, labels = axes.get_legend_handles_labels()
     rows = 0
     if labels:
-        short = [textwrap.shorten(label, 52, placeholder="...") for label in labels]
+        short = [shortened(label) for label in labels]
         columns = max(1, min(len(short), LINE // (max(map(len, short)) + 8), 3))
         figure.legend(handles, short, loc="outside lower left", ncols=columns, frameon=False)
         rows = -(-len(short) // columns)
@@ -108,6 +119,7 @@ def lines(
         broken_off: Variant, x and y of runs that did not finish.
     """
     drawn = {name: curve for name, curve in curves.items() if curve.x}
+    pale = min(0.13, 0.6 / max(1, len(drawn)))
     with drawing(path, title) as axes:
         for turn, (name, curve) in enumerate(drawn.items()):
             style, every = look[name], max(1, len(curve.x) // 8)
@@ -124,7 +136,7 @@ def lines(
             )
             if curve.low:
                 axes.fill_between(
-                    curve.x, curve.low, curve.high, color=style.colour, alpha=0.13, lw=0
+                    curve.x, curve.low, curve.high, color=style.colour, alpha=pale, lw=0
                 )
         for name, xs, ys in broken_off:
             axes.plot(xs, ys, color=look[name].colour, lw=0.9, alpha=0.8)

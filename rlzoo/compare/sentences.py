@@ -6,7 +6,9 @@ from collections import Counter
 
 from rlzoo.compare.collect import Comparison, objectives, same_start
 from rlzoo.compare.results import Pair, Results
+from rlzoo.compare.statistics import Paired
 
+MANY = 6
 SAME_SETTINGS = (
     "Settings are shared: learning rate, batch and number of updates are the same for all "
     "variants and were not tuned for any of them. A variant that trails here may lead with "
@@ -62,18 +64,16 @@ def headline(results: Results, comparison: Comparison) -> list[str]:
     silent = [p for p in results.pairs if p.final.verdict == "none"]
     open_ = [p for p in results.pairs if p.final.verdict == "impossible"]
     lines = [DIFFERENT_START] if same_start(comparison.plan) is False else []
-    lines += [difference(p) for p in shown]
+    lines += differences(shown)
     if silent:
-        names = "; ".join(f"{p.first} and {p.second}" for p in silent)
-        lines.append(f"{names}: no difference shown. That is not evidence that they are equal.")
+        equal = "no difference shown. That is not evidence that they are equal."
+        lines.append(listed(silent, equal))
         smallest = [p.final.detectable for p in silent if p.final.detectable is not None]
         if smallest:
-            spread = f"{number(min(smallest))}"
-            if len(smallest) > 1:
-                spread += f" to {number(max(smallest))}, depending on the pair"
+            several = ", depending on the pair" if len(smallest) > 1 else ""
             lines.append(
                 "The smallest difference in held-out accuracy that these seeds would have shown "
-                f"in four of five such comparisons: {spread}."
+                f"in four of five such comparisons: {between(smallest)}{several}."
             )
     if open_:
         lines.append(no_verdicts(open_))
@@ -83,25 +83,52 @@ def headline(results: Results, comparison: Comparison) -> list[str]:
     return lines
 
 
-def difference(pair: Pair) -> str:
-    """Return the sentence of a pair with a difference; the better variant comes first."""
-    found = pair.final
-    assert found.difference is not None
-    assert found.simultaneous is not None
-    ends = sorted((abs(found.simultaneous.low), abs(found.simultaneous.high)))
-    better, worse = pair.first, pair.second
-    if found.verdict == "lower":
-        better, worse = worse, better
-    return (
-        f"{better} ends higher than {worse} by {number(abs(found.difference))} in held-out "
-        f"accuracy (interval {number(ends[0])} to {number(ends[1])}, {found.n} common seeds, "
-        "corrected for all pairs)."
-    )
+def differences(pairs: list[Pair]) -> list[str]:
+    """Return a sentence for each variant that others beat, with all that do.
+
+    Args:
+        pairs: Those with a verdict of higher or lower.
+
+    Returns:
+        Sentences.
+    """
+    behind: dict[str, list[tuple[str, Paired]]] = {}
+    for pair in pairs:
+        better, worse = pair.first, pair.second
+        if pair.final.verdict == "lower":
+            better, worse = worse, better
+        behind.setdefault(worse, []).append((better, pair.final))
+    lines = []
+    for worse, found in behind.items():
+        sizes = [abs(f.difference) for _, f in found if f.difference is not None]
+        ends = [abs(e) for _, f in found if (i := f.simultaneous) for e in (i.low, i.high)]
+        seeds = sorted({f.n for _, f in found})
+        one = len(found) == 1
+        *names, last = [name for name, _ in found]
+        better = f"{', '.join(names)} and {last} each end" if names else f"{last} ends"
+        lines.append(
+            f"{better} higher than {worse} by {between(sizes)} in held-out accuracy "
+            f"({'interval' if one else 'intervals within'} {between(ends)}, "
+            f"{' or '.join(map(str, seeds))} common seeds, corrected for all pairs)."
+        )
+    return lines
+
+
+def between(values: list[float]) -> str:
+    """Return the smallest and the largest, or the one that there is."""
+    low, high = number(min(values)), number(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def listed(pairs: list[Pair], what: str) -> str:
+    """Return the pairs by name, or how many they are."""
+    if len(pairs) > MANY:
+        return f"{len(pairs)} pairs (see the table): {what}"
+    return "; ".join(f"{p.first} and {p.second}" for p in pairs) + f": {what}"
 
 
 def no_verdicts(pairs: list[Pair]) -> str:
     """Return the sentence of pairs about which nothing can be said, and why."""
-    names = "; ".join(f"{p.first} and {p.second}" for p in pairs)
     fewest = {p.final.n for p in pairs}
     if fewest == {1}:
         why = "one common seed cannot show how much of a difference is chance"
@@ -109,7 +136,7 @@ def no_verdicts(pairs: list[Pair]) -> str:
         why = "fewer than two seeds in common"
     else:
         why = "fewer than two seeds in common, or differences that are all the same number"
-    return f"{names}: no verdict, {why}."
+    return listed(pairs, f"no verdict, {why}.")
 
 
 def counted(comparison: Comparison) -> str:
