@@ -90,9 +90,7 @@ def _check_estimator(module: RLModule) -> None:
     """Refuse an estimator whose numbers the rest of the settings would make meaningless."""
     learner = module.learner
     estimator, objective = type(learner.advantage).__name__, type(learner.algorithm).__name__
-    if learner.advantage.per_token and getattr(
-        learner.algorithm, "one_advantage_per_answer", False
-    ):
+    if learner.advantage.per_token and learner.algorithm.one_advantage_per_answer:
         raise UserError(
             f"model.advantage {estimator} gives every token its own advantage, and {objective} "
             "clips whole answers by one advantage each; use model.algorithm GSPOToken, or an "

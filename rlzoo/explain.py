@@ -9,6 +9,8 @@ from importlib import import_module
 
 from rlzoo.advantages import Advantage
 from rlzoo.algorithms.base import Algorithm
+from rlzoo.control import Controller
+from rlzoo.corrections import Correction
 from rlzoo.errors import nearest
 from rlzoo.models.base import Policy
 from rlzoo.models.critic import Critic
@@ -21,6 +23,8 @@ FAMILIES: dict[str, type] = {
     "model.advantage": Advantage,
     "model.policy": Policy,
     "model.critic": Critic,
+    "model.corrections": Correction,
+    "model.control": Controller,
     "model.rewards": Reward,
     "model.sampler": Sampler,
     "data.task": Task,

@@ -43,12 +43,14 @@ class Algorithm(ABC):  # noqa: B024 - both halves have a default
         needs: Optional fields of the batch that it reads, such as ``{"entropy"}``.
         unit: The smallest part of a step that it can be computed on: any ``row`` alone, whole
             prompt ``group``s, or this rank's whole ``minibatch``, for one that looks at all tokens.
+        one_advantage_per_answer: Whether an advantage per token would be meaningless in it.
     """
 
     aggregation: ClassVar[Aggregation] = "token-mean"
     advantage: ClassVar[str] = "group"
     needs: ClassVar[frozenset[str]] = frozenset()
     unit: ClassVar[Unit] = "row"
+    one_advantage_per_answer: ClassVar[bool] = False
 
     def __init__(self, clip_low: float = 0.2, clip_high: float = 0.2) -> None:
         self.clip_low = self.non_negative("clip_low", clip_low)

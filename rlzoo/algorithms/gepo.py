@@ -31,6 +31,7 @@ class GEPO(Algorithm):
     aggregation: ClassVar[Aggregation] = "sequence-mean"
     needs: ClassVar[frozenset[str]] = frozenset({"group_ids"})
     unit: ClassVar[Unit] = "group"
+    one_advantage_per_answer: ClassVar[bool] = True
 
     def __init__(self, clip_low: float = 0.2, clip_high: float = 0.2) -> None:
         super().__init__(clip_low, clip_high)

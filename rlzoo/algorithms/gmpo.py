@@ -28,6 +28,7 @@ class GMPO(Algorithm):
     """
 
     aggregation: ClassVar[Aggregation] = "sequence-mean"
+    one_advantage_per_answer: ClassVar[bool] = True
 
     def __init__(self, log_clip_low: float = 0.4, log_clip_high: float = 0.4) -> None:
         self.log_clip_low = self.non_negative("log_clip_low", log_clip_low)

@@ -29,6 +29,7 @@ class GSPO(Algorithm):
     """
 
     aggregation: ClassVar[Aggregation] = "sequence-mean"
+    one_advantage_per_answer: ClassVar[bool] = True
 
     def __init__(self, clip_low: float = 3e-4, clip_high: float = 4e-4) -> None:
         super().__init__(clip_low, clip_high)

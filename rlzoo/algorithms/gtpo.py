@@ -32,6 +32,7 @@ class GTPO(Algorithm):
     aggregation: ClassVar[Aggregation] = "sequence-mean"
     needs: ClassVar[frozenset[str]] = frozenset({"entropy", "token_ids", "group_ids"})
     unit: ClassVar[Unit] = "group"
+    one_advantage_per_answer: ClassVar[bool] = True
 
     def __init__(
         self, entropy_penalty: float = 0.1, conflict_weight: float = 2.0, entropy_cap: float = 0.693

@@ -29,6 +29,7 @@ class REAL(Algorithm):
     aggregation: ClassVar[Aggregation] = "prompt-mean"
     needs: ClassVar[frozenset[str]] = frozenset({"group_ids"})
     unit: ClassVar[Unit] = "group"
+    one_advantage_per_answer: ClassVar[bool] = True
 
     def __init__(self, tau: float = 0.5) -> None:
         self.tau = self.positive("tau", tau)

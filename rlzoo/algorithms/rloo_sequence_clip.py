@@ -28,6 +28,7 @@ class RLOOSequenceClip(Algorithm):
 
     aggregation: ClassVar[Aggregation] = "sequence-sum"
     advantage: ClassVar[str] = "leave-one-out"
+    one_advantage_per_answer: ClassVar[bool] = True
 
     def __init__(self, clip_low: float = 0.2, clip_high: float = 0.2) -> None:
         super().__init__(clip_low, clip_high)

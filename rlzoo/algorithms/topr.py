@@ -25,6 +25,7 @@ class TOPR(Algorithm):
 
     aggregation: ClassVar[Aggregation] = "sequence-sum"
     advantage: ClassVar[str] = "group-centered"
+    one_advantage_per_answer: ClassVar[bool] = True
 
     def __init__(self) -> None:
         """Take nothing: the cap is 1."""

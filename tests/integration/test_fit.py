@@ -199,7 +199,7 @@ def test_generate_answers_with_the_trained_weights(run, tmp_path):
 
 def test_objective_of_a_user(tmp_path):
     """One class in a file of one's own, named by its import path, with its own setting."""
-    (tmp_path / "my_objectives.py").write_text(
+    (tmp_path / "users_objectives.py").write_text(
         "from rlzoo.algorithms import Algorithm, Surrogate\n"
         "\n"
         "class Reinforce(Algorithm):\n"
@@ -211,7 +211,7 @@ def test_objective_of_a_user(tmp_path):
         "        return Surrogate(objective, objective.isnan())\n"
     )
     changes = {"model.rewards": [reward("even_first")]}
-    args = ["--model.algorithm", "my_objectives.Reinforce", "--model.algorithm.scale", "2.0"]
+    args = ["--model.algorithm", "users_objectives.Reinforce", "--model.algorithm.scale", "2.0"]
     done = fit(tmp_path, changes, *args)
     assert done.code == 0, done.err
     assert done.module.learner.algorithm.scale == 2.0
