@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +10,7 @@ from dataclasses import dataclass
 from rlzoo.compare.collect import Run
 from rlzoo.compare.measures import average
 
-POLICY = "policy"
-SPREAD = re.compile(rf"^{POLICY}/spread/(token|sequence)_(\d+)_(\d+)$")
+SPREAD = re.compile(r"^policy/spread/(token|sequence)_(\d+)_(\d+|up)$")
 SHARE_CLIPPED = "Near 0 the axis is linear, above 0.1 % logarithmic."
 
 
@@ -46,7 +46,7 @@ CLIPPING = [
     ),
     Measure(
         "ratio_tokens",
-        f"{POLICY}/token_log_ratio_std",
+        "policy/token_log_ratio_std",
         "Spread of token ratios",
         "std of log-ratio",
         "Standard deviation, over tokens, of new minus old log-probability.",
@@ -54,7 +54,7 @@ CLIPPING = [
     ),
     Measure(
         "ratio_sequences",
-        f"{POLICY}/sequence_log_ratio_std",
+        "policy/sequence_log_ratio_std",
         "Spread of sequence ratios",
         "std of log-ratio",
         "The same, averaged over the tokens of an answer before its spread is taken.",
@@ -103,9 +103,21 @@ TRAINING = [
 ]
 
 
+def middle(bucket: tuple[float, float]) -> float:
+    """Return where a range of lengths is drawn; one without an end half as far again."""
+    low, high = bucket
+    return 1.5 * low if math.isinf(high) else (low + high) / 2
+
+
+def length_range(bucket: tuple[float, float]) -> str:
+    """Return a range of lengths as text: ``8-31``, or ``512 up`` without an end."""
+    low, high = bucket
+    return f"{low:g} up" if math.isinf(high) else f"{low:g}-{high:g}"
+
+
 def middles(spreads: dict[tuple[float, float], float]) -> list[tuple[float, float]]:
     """Return pairs of the middle of a range of lengths and the spread there."""
-    return [((low + high) / 2, value) for (low, high), value in sorted(spreads.items())]
+    return [(middle(bucket), value) for bucket, value in sorted(spreads.items())]
 
 
 def spread_by_length(runs: Sequence[Run], kind: str) -> dict[tuple[float, float], float]:
@@ -116,6 +128,6 @@ def spread_by_length(runs: Sequence[Run], kind: str) -> dict[tuple[float, float]
             match = SPREAD.match(name)
             value = average(run, name)
             if match and match[1] == kind and value:
-                low, high = float(match[2]), float(match[3])
+                low, high = float(match[2]), float(match[3].replace("up", "inf"))
                 found.setdefault((low, high), []).append(value)
     return {bucket: sum(values) / len(values) for bucket, values in found.items()}

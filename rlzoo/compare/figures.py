@@ -9,7 +9,15 @@ from pathlib import Path
 from rlzoo.compare import bars, charts
 from rlzoo.compare.charts import Look
 from rlzoo.compare.collect import HELD_OUT, Comparison, Run
-from rlzoo.compare.diagnostics import CLIPPING, TRAINING, Measure, middles, spread_by_length
+from rlzoo.compare.diagnostics import (
+    CLIPPING,
+    TRAINING,
+    Measure,
+    length_range,
+    middle,
+    middles,
+    spread_by_length,
+)
 from rlzoo.compare.measures import (
     SMOOTHING,
     Curve,
@@ -120,8 +128,10 @@ def _learning(
     comparison: Comparison, runs: dict[str, list[Run]], look: dict[str, Look], folder: Path
 ) -> list[Picture]:
     pictures = []
+    shortest = min((run.iterations for run in comparison.used), default=0)
     for against, (x, axis) in AXES.items():
-        for word, metric, label, window in CURVES:
+        for word, metric, label, wanted in CURVES:
+            window = wanted if shortest >= 2 * wanted else 1
             curves = {
                 name: curve(seeds, metric, axis, band=confidence, smooth=window)
                 for name, seeds in runs.items()
@@ -152,11 +162,12 @@ def _measure(
         return []
     highest = max(max(c.y) for c in curves.values())
     scale = measure.scale if measure.scale != "log" or highest > 0 else "linear"
+    zeros = " Zeros are not drawn." if scale == "log" else ""
     path = folder / f"{measure.file}.png"
     charts.lines(
         path, curves, look, title=measure.title, x="iteration", y=measure.label, scale=scale
     )
-    return [Picture(section, path, measure.title, f"{measure.caption} {RANGE}")]
+    return [Picture(section, path, measure.title, f"{measure.caption} {RANGE}{zeros}")]
 
 
 def signed(line: Curve, sign: int) -> Curve:
@@ -178,7 +189,7 @@ def _by_length(runs: dict[str, list[Run]], look: dict[str, Look], folder: Path) 
     series = {
         name: (middles(tokens), middles(sequences)) for name, (tokens, sequences) in found.items()
     }
-    ticks = {sum(bucket) / 2: f"{bucket[0]:g}-{bucket[1]:g}" for bucket in buckets}
+    ticks = {middle(bucket): length_range(bucket) for bucket in buckets}
     path, title = folder / "ratio_by_length.png", "Spread of ratios by answer length"
     charts.points(
         path, series, ticks, look, title=title, x="answer length, tokens", y="std of log-ratio"

@@ -169,9 +169,7 @@ def curve(
     shared = set.intersection(*({i for i, _, _ in line} for line in lines))
     at = [float(np.mean([x for line in lines for i, x, _ in line if i == s])) for s in shared]
     first, last = max(line[0][1] for line in lines), min(line[-1][1] for line in lines)
-    at = sorted(x for x in at if first <= x <= last)
-    if at and at[-1] < last:
-        at.append(last)
+    at = sorted({first, last, *(x for x in at if first < x < last)} if first <= last else ())
     rows = [np.interp(at, [p[1] for p in line], [p[2] for p in line]) for line in lines]
     values = np.array(rows).T.tolist()
     bands = [ends for row in values if (ends := band(row)) is not None]

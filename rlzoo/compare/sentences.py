@@ -9,6 +9,11 @@ from rlzoo.compare.results import Pair, Results
 from rlzoo.compare.statistics import Paired
 
 MANY = 6
+EDGE = 0.02
+NO_ROOM = (
+    "All final scores are close to 0, or all close to 1: that leaves no room for differences. Make "
+    "the task easier or harder, or change the budget."
+)
 SAME_SETTINGS = (
     "Settings are shared: learning rate, batch and number of updates are the same for all "
     "variants and were not tuned for any of them. A variant that trails here may lead with "
@@ -77,6 +82,9 @@ def headline(results: Results, comparison: Comparison) -> list[str]:
             )
     if open_:
         lines.append(no_verdicts(open_))
+    scores = [v.final.mean for v in results.variants if v.final.mean is not None]
+    if scores and (max(scores) < EDGE or min(scores) > 1 - EDGE):
+        lines.append(NO_ROOM)
     if not results.pairs:
         lines.append("There is no pair of variants that differ in one thing: nothing is compared.")
     lines.append(counted(comparison))
@@ -157,7 +165,8 @@ def verdict(pair: Pair) -> str:
     """Return the verdict of a pair in a few words."""
     found = pair.final
     if found.verdict == "none":
-        return "no difference shown"
+        same = "" if found.deviation else ": the same score on every seed"
+        return f"no difference shown{same}"
     if found.verdict != "impossible":
         return f"{pair.first} {found.verdict}"
     if found.n < 2:

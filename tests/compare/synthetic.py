@@ -10,7 +10,7 @@ VARIANTS = ("GRPO", "CISPO", "GSPO-clip_low0.003", "PPO")
 SEEDS = (0, 1, 2)
 ITERATIONS = 40
 FAILED, HALF = ("PPO", 2), ("CISPO", 1)
-BUCKETS = ((1, 4), (5, 8), (9, 16))
+BUCKETS = (("1_7", 4.0), ("8_31", 19.5), ("32_up", 48.0))  # name and middle
 
 
 def accuracy(variant, seed, iteration):
@@ -44,10 +44,9 @@ def line(variant, seed, iteration):
         "time/scoring_s": 0.03,
         "time/training_s": 0.16 + (0.1 if variant == "PPO" else 0.0) + abs(noise(0.01)),
     }
-    for low, high in BUCKETS:
-        values[f"policy/spread/token_{low}_{high}"] = std * math.exp(noise(0.1))
-        length = (low + high) / 2
-        values[f"policy/spread/sequence_{low}_{high}"] = std / math.sqrt(length)
+    for bucket, length in BUCKETS:
+        values[f"policy/spread/token_{bucket}"] = std * math.exp(noise(0.1))
+        values[f"policy/spread/sequence_{bucket}"] = std / math.sqrt(length)
     values["time/iteration_s"] = sum(values[k] for k in values if k.startswith("time/")) + 0.01
     if variant == "PPO":
         values["policy/entropy"] = 0.45 * math.exp(-iteration / 30)

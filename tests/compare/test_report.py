@@ -11,13 +11,13 @@ from synthetic import VARIANTS, line, write_all, write_run
 
 from rlzoo.compare import charts, measures
 from rlzoo.compare.collect import Run, collect, same_start
-from rlzoo.compare.diagnostics import spread_by_length
+from rlzoo.compare.diagnostics import length_range, middles, spread_by_length
 from rlzoo.compare.figures import signed
 from rlzoo.compare.measures import Curve
 from rlzoo.compare.page import Table
 from rlzoo.compare.report import first_rollouts, write_report
 from rlzoo.compare.results import comparable, evaluate, score
-from rlzoo.compare.sentences import caveats, corrections, headline, number
+from rlzoo.compare.sentences import caveats, corrections, headline, number, verdict
 from rlzoo.errors import UserError
 
 GSPO = "GSPO-clip_low0.003"
@@ -155,9 +155,9 @@ def test_seeds_are_compared_at_the_same_tokens():
 
     runs = [at(0, 100), at(1, 200)]  # the second needs twice the tokens for the same y
     by_tokens = measures.curve(runs, "y", measures.by_tokens)
-    assert by_tokens.x == [300]  # of 150, 300, 450 tokens only 300 lie within both runs
-    assert by_tokens.y == [pytest.approx((3.0 + 1.5) / 2)]
-    assert (by_tokens.low, by_tokens.high) == ([1.5], [3.0])
+    assert by_tokens.x == [200, 300]  # of 100 to 300, and 200 to 600, what both have
+    assert by_tokens.y == pytest.approx([(2.0 + 1.0) / 2, (3.0 + 1.5) / 2])
+    assert (by_tokens.low, by_tokens.high) == ([1.0, 1.5], [2.0, 3.0])
     assert measures.curve(runs, "y").y == [1.0, 2.0, 3.0]
     assert measures.curve(runs, "z") == Curve()
 
@@ -180,8 +180,10 @@ def test_a_curve_upside_down_keeps_low_below_high():
 
 def test_spread_by_length_reads_the_range_from_the_name():
     found = spread_by_length([made([line("GRPO", 0, 1)])], "sequence")
-    assert list(found) == [(1, 4), (5, 8), (9, 16)]
-    assert found[1, 4] / found[9, 16] == pytest.approx(math.sqrt(12.5 / 2.5))
+    assert list(found) == [(1, 7), (8, 31), (32, math.inf)]
+    assert found[1, 7] / found[8, 31] == pytest.approx(math.sqrt(19.5 / 4))
+    assert middles(found) == [(4.0, found[1, 7]), (19.5, found[8, 31]), (48.0, found[32, math.inf])]
+    assert [length_range(bucket) for bucket in found] == ["1-7", "8-31", "32 up"]
 
 
 # Verdicts
@@ -257,6 +259,15 @@ def test_caveats_follow_from_the_runs(results, comparison, tmp_path):
     own = {"algorithms": [{"label": "B", "overrides": {"model.optimizer.lr": 1}}]}
     whole.plan.update(own)
     assert "but for those of B" in " ".join(caveats(evaluate(whole), whole))
+
+
+def test_scores_that_leave_no_room_are_pointed_out(tmp_path):
+    found = ended(tmp_path, {"A": [0.0, 0.0], "B": [0.0, 0.0]})
+    results = evaluate(found)
+    assert verdict(results.pairs[0]) == "no difference shown: the same score on every seed"
+    assert "leaves no room" in " ".join(headline(results, found))
+    other = ended(tmp_path / "other", {"A": [0.0, 0.0], "B": [0.4, 0.5]})
+    assert "leaves no room" not in " ".join(headline(evaluate(other), other))
 
 
 @pytest.mark.parametrize(
