@@ -161,7 +161,7 @@ def train(comparison: Comparison, runs: Sequence[Run], lock: TextIO, force: bool
     with halting(halt), watching(runs) as watch:
         execute(runs, comparison.jobs, environment, lock, watch, halt)
     for run in runs:
-        if run.status in ("failed", "killed"):
+        if run.status == "failed" or (run.status == "killed" and not halt.is_set()):
             print(f"{run.cell.slug} {run.status}; {run.folder / 'log.txt'} ends with")
             print("".join(f"  | {line}\n" for line in run.log_tail()), end="")
     return halt.is_set()
@@ -256,6 +256,9 @@ def conclude(comparison: Comparison, runs: Sequence[Run]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "compare.json", contents)
     say_first_rollouts(check)
+    slugs = {run.cell.slug for run in runs}
+    if more := {path.parent.name for path in folder.glob("runs/*/run.json")} - slugs:
+        print(f"{len(more)} runs of earlier plans are in {folder} and in the report too")
     if any(run.status == "done" for run in runs):
         print(f"report: {write_report(folder)}")
 

@@ -25,6 +25,7 @@ import yaml
 from rlzoo.compare.matrix import Cell
 
 FIT = (sys.executable, "-m", "rlzoo.cli", "fit")
+ENDING = (signal.SIGKILL, signal.SIGTERM)
 UNRELATED = (
     "trainer.logger",
     "trainer.enable_progress_bar",
@@ -228,12 +229,13 @@ class Run:
         code, self.process = self.process.wait(), None
         self.look()
         seconds = round(self.record["seconds"] + time.monotonic() - self.started, 3)
-        killed = (stopped and code) or code < 0 or code - 128 in (signal.SIGKILL, signal.SIGTERM)
-        status = "killed" if killed else "done" if code == 0 and self.finished() else "failed"
+        last, done = self.log_tail(1), code == 0 and self.finished()
+        # Lightning stops at SIGTERM with status 0.
+        signalled = code < 0 or code - 128 in ENDING or (last and "Received SIGTERM" in last[0])
+        status = "done" if done else "killed" if stopped or signalled else "failed"
         if status == "failed":
-            last = self.log_tail(1)
-            short = f"ended after {self.summary('iterations') or 0} of {self.iterations}"
-            self.record["error"] = last[0] if code and last else f"{short} iterations"
+            short = f"ended after {self.summary('iterations') or 0} of {self.iterations} iterations"
+            self.record["error"] = last[0] if code and last else short
         self.save(status=status, returncode=code, seconds=seconds)
 
     def log_tail(self, count: int = 5) -> list[str]:

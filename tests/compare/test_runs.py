@@ -18,6 +18,7 @@ sys.path.append(str(Path(__file__).parents[1] / "integration"))
 
 from tiny_runs import configuration, rlzoo
 
+from rlzoo import cli
 from rlzoo.compare import command, plan, report, runs, schedule
 
 pytestmark = pytest.mark.timeout(120)
@@ -31,6 +32,9 @@ folder = os.path.join(logger["save_dir"], logger["name"], slug)
 does = json.loads(os.environ["DOES"]).get(slug, "")
 with open("starts.txt", "a") as file:
     file.write(f"{time.time()} {slug}\\n")
+if does == "term":
+    print("[rank: 0] Received SIGTERM: 15")
+    sys.exit(0)
 if does == "raise":
     sys.exit("KeyError: 'units'")
 time.sleep(0.4)
@@ -126,11 +130,26 @@ def reported(monkeypatch):
     return asked
 
 
+@pytest.fixture(scope="module")
+def settle():
+    """What the command line does with arguments of fit, once for the same ones."""
+    known, real = {}, cli.settle
+
+    def call(args):
+        key = json.dumps([Path(args[1]).read_text(), args[2:]])
+        if key not in known:
+            known[key] = real(args)
+        return known[key]
+
+    return call
+
+
 @pytest.fixture
-def fake(tmp_path, monkeypatch, reported):
+def fake(tmp_path, monkeypatch, reported, settle):
     """Comparisons whose runs are processes that only pretend to train, two iterations each."""
     (tmp_path / "fake.py").write_text(FAKE)
     monkeypatch.setattr(runs, "FIT", (sys.executable, "-S", str(tmp_path / "fake.py")))
+    monkeypatch.setattr(cli, "settle", settle)
     write(tmp_path, iterations=2)
 
     def call(*args, **does):
@@ -164,6 +183,19 @@ def test_a_run_that_fails_leaves_the_others_alone(fake, tmp_path, reported):
     assert record(tmp_path, "GRPO-seed0")["returncode"] == 1
     assert record(tmp_path, "GSPO-seed0")["error"] == "ended after 1 of 2 iterations"
     assert reported == [Path("out")]
+
+
+def test_a_run_that_someone_ends_is_killed_and_not_failed(fake, tmp_path):
+    """Lightning makes an exit status of 0 of SIGTERM."""
+    run = fake(GRPO_seed0="term")
+    assert run.code == 1
+    assert statuses(tmp_path) == {"GRPO-seed0": "killed", "GSPO-seed0": "done"}
+    assert "  | [rank: 0] Received SIGTERM: 15" in run.out
+
+
+def test_runs_of_an_earlier_plan_are_told(fake):
+    fake("--algorithms", "GSPO")
+    assert "1 runs of earlier plans are in out" in fake("--algorithms", "GRPO").out
 
 
 def test_a_second_call_makes_only_what_is_missing(fake, tmp_path):
