@@ -2,6 +2,9 @@
 
 python -m benchmarks.quickstart [--config configs/quickstart.yaml] [--algorithms GRPO,GSPO]
                                 [--seeds 0,1,2] [--jobs 1] [--output_dir runs/benchmark]
+                                [--set model.minibatches=1] [--json docs/results.json]
+
+Runs that are already in the output folder are read and not made again.
 """
 
 from __future__ import annotations
@@ -18,17 +21,24 @@ from typing import Any
 from rlzoo.algorithms import discover
 
 
-def train(config: str, algorithm: str, seed: int, folder: Path) -> dict[str, Any]:
+def train(
+    config: str, algorithm: str, seed: int, folder: Path, settings: list[str]
+) -> dict[str, Any]:
     """Run one training in a process of its own and return its summary."""
     name = f"{algorithm}-{seed}"
+    path = folder / name / "version_0" / "summary.json"
+    if path.exists():
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
     command = [sys.executable, "-m", "rlzoo.cli", "fit", "--config", config]
     command += ["--model.algorithm", algorithm, "--seed_everything", str(seed)]
     command += ["--trainer.logger.save_dir", str(folder), "--trainer.logger.name", name]
     command += ["--trainer.logger.version", "0"]
+    command += [f"--{setting}" for setting in settings]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{name}.log").open("w") as log:
         subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
-    summary: dict[str, Any] = json.loads((folder / name / "version_0" / "summary.json").read_text())
+    summary: dict[str, Any] = json.loads(path.read_text())
     return summary
 
 
@@ -40,17 +50,26 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--output_dir", default="runs/benchmark")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--json", help="write what each seed reached here")
     given = parser.parse_args()
     names, seeds = given.algorithms.split(","), [int(seed) for seed in given.seeds.split(",")]
     folder = Path(given.output_dir) / Path(given.config).stem
-    train(given.config, names[0], seeds[0], folder)  # alone, so that the others find its cold start
+    # Alone, so that the others find its cold start.
+    train(given.config, names[0], seeds[0], folder, given.set)
     with ThreadPoolExecutor(given.jobs) as pool:
         runs = {
-            (name, seed): pool.submit(train, given.config, name, seed, folder)
+            (name, seed): pool.submit(train, given.config, name, seed, folder, given.set)
             for name in names
             for seed in seeds
         }
         found = {key: run.result() for key, run in runs.items()}
+    if given.json:
+        reached = {
+            name: {str(seed): found[name, seed]["accuracy_after"] for seed in seeds}
+            for name in names
+        }
+        Path(given.json).write_text(json.dumps(reached, indent=1) + "\n")
     print(f"| objective | before | after, seeds {given.seeds} | mean | greedy, mean |")
     print("|---|---|---|---|---|")
     for name in names:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import math
 import sys
 from pathlib import Path
@@ -86,8 +87,20 @@ def algorithms_page() -> str:
         lines += ["", f"## {name}", "", *_unindent_settings(text), ""]
         lines += [f"Defaults: {defaults(cls)}. Aggregation `{cls.aggregation}`,"]
         lines += [f"advantage `{cls.advantage}`" + _needs(cls) + ".", ""]
+        lines += measured(name)
         lines += [f"![Gradient weight of {name}](images/algorithms/{name}.png)"]
     return "\n".join(lines) + "\n"
+
+
+def measured(name: str) -> list[str]:
+    """Return what the quickstart reached with an objective, if benchmarks/quickstart.py has run."""
+    path = DOCS / "results.json"
+    reached = json.loads(path.read_text()).get(name, {}) if path.exists() else {}
+    if not reached:
+        return []
+    each = ", ".join(f"{accuracy:.3f}" for accuracy in reached.values())
+    seeds = "seed " + ", ".join(reached) if len(reached) == 1 else "seeds " + ", ".join(reached)
+    return [f"Sampled held-out accuracy at the end of the quickstart: {each} ({seeds}).", ""]
 
 
 def _needs(cls: type[Algorithm]) -> str:

@@ -17,6 +17,9 @@ class RLOO(REINFORCE):
     part of the reward: ``kl.placement=reward``. Elsewhere: TRL's RLOOTrainer clips the ratio of the
     whole answer, which is ``RLOOSequenceClip`` here; verl's ``rloo`` is this advantage under PPO's
     token clip.
+
+    Use it with ``model.minibatches: 1``, as REINFORCE and for the same reason: the quickstart ends
+    at 0.582 (seed 0) with 4 updates per iteration and at 0.774 with one.
     """
 
     advantage: ClassVar[str] = "leave-one-out"

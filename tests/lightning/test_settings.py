@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rlzoo.errors import UserError
-from rlzoo.state import collect_rng, restore_rng
 from rlzoo.settings import Evaluation, Schedule, ValueSettings
+from rlzoo.state import collect_rng, restore_rng
 
 
 @pytest.mark.parametrize(
