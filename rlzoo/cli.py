@@ -19,7 +19,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from rlzoo import __version__, commands, switching
-from rlzoo.callbacks import IterationCheckpoint, Report
+from rlzoo.callbacks import CollapseMonitor, IterationCheckpoint, Report
 from rlzoo.checks import check_precision
 from rlzoo.compare import command as comparison
 from rlzoo.data import PromptDataModule
@@ -67,6 +67,7 @@ class RLCLI(LightningCLI):
             default=0,
             help="Torch threads; 1 is fastest for tiny models, 0 leaves torch's own choice.",
         )
+        parser.add_lightning_class_args(CollapseMonitor, "collapse")
         parser.add_lightning_class_args(Report, "report")
         parser.add_lightning_class_args(IterationCheckpoint, "checkpoint")
 

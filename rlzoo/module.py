@@ -148,6 +148,7 @@ class RLModule(L.LightningModule):
         self.evaluator = Evaluator(evaluation, self.runner, sampling)
         self.progress = {"iterations": 0, "updates": 0, "tokens": 0, "seconds": 0.0}
         self.before: dict[str, float] | None = None
+        self.means: dict[str, float] = {}  # of the last iteration, the same on every rank
         self.last_rollouts: tuple[Rollouts, Scored] | None = None
         self.run_config: str | None = None
         self._checked = False
@@ -265,6 +266,7 @@ class RLModule(L.LightningModule):
         means["tokens/total"] = float(self.progress["tokens"])
         means["tokens/per_s"] = means["tokens/iteration"] / means["time/iteration_s"]
         means["updates"] = float(self.progress["updates"])
+        self.means = means
         shown = {"reward/mean", "tokens/per_s"}
         for name, value in means.items():
             self.log(name, value, prog_bar=name in shown, batch_size=1, rank_zero_only=True)

@@ -1,6 +1,25 @@
-"""What is not essential to training: checkpoints, the report, and its picture."""
+"""What is not essential to training: checkpoints, the report, its picture, the collapse monitor."""
 
 from rlzoo.callbacks.checkpoint import IterationCheckpoint
+from rlzoo.callbacks.collapse import CollapseMonitor
+from rlzoo.callbacks.collapse_rules import (
+    CollapseRule,
+    EntropyRange,
+    GradNormSpike,
+    KLAbove,
+    NonFinite,
+    RewardDrop,
+)
 from rlzoo.callbacks.report import Report
 
-__all__ = ["IterationCheckpoint", "Report"]
+__all__ = [
+    "CollapseMonitor",
+    "CollapseRule",
+    "EntropyRange",
+    "GradNormSpike",
+    "IterationCheckpoint",
+    "KLAbove",
+    "NonFinite",
+    "Report",
+    "RewardDrop",
+]
