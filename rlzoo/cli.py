@@ -1,4 +1,4 @@
-"""The command line: fit, validate, compare, generate, export, algorithms."""
+"""The command line: fit, validate, compare, inspect, generate, export, algorithms."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ OVERVIEW = f"""rlzoo {__version__}: policy-gradient objectives for language mode
   rlzoo fit        --config configs/quickstart.yaml [--model.algorithm GSPO]   train
   rlzoo validate   --config ... [--ckpt_path ...]                              held-out accuracy
   rlzoo compare    --config configs/compare.yaml [--seeds 0,1,2 --jobs 2]      side by side
+  rlzoo inspect    --ckpt_path ... [--algorithms GRPO,GSPO]                    what the clips do
   rlzoo generate   --ckpt_path ... --prompt "S31452="                          answers to a prompt
   rlzoo export     --ckpt_path ... --output_dir ...                            a Hugging Face folder
   rlzoo algorithms [NAME]                                                      the objectives

@@ -1,4 +1,4 @@
-"""The commands that need no trainer: generate, export, algorithms."""
+"""The commands that need no trainer: inspect, generate, export, algorithms."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from jsonargparse import ArgumentParser
 
 from rlzoo.algorithms import Algorithm, discover
 from rlzoo.errors import UserError, nearest
+from rlzoo.inspect.command import inspect_checkpoint
 from rlzoo.models.base import Policy
 from rlzoo.probe import clip_effect, ratio_unit, sources
 from rlzoo.rollout.native import NativeSampler
@@ -123,7 +124,12 @@ def algorithms(args: Sequence[str]) -> None:
     print(f"aggregation {cls.aggregation}, advantage {cls.advantage}; {inspect.getsourcefile(cls)}")
 
 
-COMMANDS = {"generate": generate, "export": export, "algorithms": algorithms}
+def look(args: Sequence[str]) -> None:
+    """Show what objectives do to the same frozen answers of a checkpoint."""
+    inspect_checkpoint(args, load_policy)
+
+
+COMMANDS = {"inspect": look, "generate": generate, "export": export, "algorithms": algorithms}
 
 
 def run(command: str, args: Sequence[str], others: Sequence[str]) -> None:

@@ -1,0 +1,1 @@
+"""A checkpoint under the microscope: what every objective does to the same frozen answers."""

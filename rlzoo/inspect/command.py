@@ -1,0 +1,207 @@
+"""The command: a checkpoint in, a table, a JSON file and a picture out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlzoo.algorithms import Algorithm, discover
+from rlzoo.errors import UserError
+from rlzoo.inspect.frozen import Frozen, LoadPolicy, Run, freeze, move, rebuild
+from rlzoo.inspect.gradients import cosines, gradients
+from rlzoo.inspect.picture import draw
+from rlzoo.inspect.tokens import (
+    Chosen,
+    choose,
+    find,
+    look,
+    ratio_summary,
+    settings_of,
+    summary,
+)
+from rlzoo.inspect.words import show
+
+DEFAULT = ("GRPO", "GSPO", "CISPO")
+NOTES = (
+    "policy term alone: no KL penalty, entropy bonus, correction or critic",
+    "g: d loss / d log_prob = -(weight in the mean) * g * advantage; 1 is a plain policy gradient",
+    "kept and g are over tokens with an advantage; a clipped token has g = 0",
+    "pull: tokens kept, each counted by its weight * |advantage| * (1 - probability)",
+    "signal/noise: |mean|^2 / (variance / n) over prompt groups; noise alone gives about 1",
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be looked at.
+
+    Args:
+        algorithms: Names or dotted paths; the run's own and three others if empty.
+        updates: K, optimizer steps between sampling and looking.
+        prompts: P.
+        group_size: G; the run's if None.
+        seed: Seed of prompts and answers.
+    """
+
+    algorithms: tuple[str, ...] = ()
+    updates: int = 1
+    prompts: int = 32
+    group_size: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = {"updates": 0, "prompts": 1, "group_size": 1, "seed": 0}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise UserError(f"{name} must be >= {bound}, got {value}")
+
+
+def examine(run: Run, request: Request) -> dict[str, Any]:
+    """Look at objectives on frozen answers.
+
+    Args:
+        run: Its policy is moved by ``request.updates`` steps.
+        request: What is to be looked at.
+
+    Returns:
+        Everything that was found, ready for JSON.
+
+    Raises:
+        UserError: If no objective can be looked at.
+    """
+    learner, size = run.module.learner, request.group_size or run.module.group_size
+    classes = named(request.algorithms) or [type(learner.algorithm), *named(DEFAULT)]
+    chosen, left_out = choose(classes, learner, size)
+    frozen = freeze(run, request.prompts, size, request.seed)
+    frozen, state = move(run, frozen, request.updates)
+    views, facts = {}, {}
+    for item in chosen:
+        try:
+            view = look(item, frozen)
+            facts[item.name] = {**described(item), **summary(view)}
+        except UserError as error:
+            left_out[item.name] = str(error)
+            continue
+        views[item.name] = view
+    if not views:
+        why = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise UserError(f"no objective can be looked at on these answers: {why}")
+    found = gradients(run.module.policy, frozen, views)
+    for name, gradient in found.items():
+        facts[name]["grad_norm"] = gradient.norm
+        facts[name]["signal_to_noise"] = gradient.signal_to_noise
+    return {
+        "iterations": run.iterations,
+        "updates": request.updates,
+        "optimizer": state,
+        "seed": request.seed,
+        "rollouts": counts(frozen),
+        "ratios": ratio_summary(frozen),
+        "objectives": facts,
+        "cosine": {"names": list(found), "matrix": cosines(found)},
+        "left_out": left_out,
+        "notes": list(NOTES),
+    }
+
+
+def named(names: Sequence[str]) -> list[type[Algorithm]]:
+    """Return the objectives of some names; ``all`` is the whole zoo."""
+    if list(names) == ["all"]:
+        return list(discover().values())
+    return [find(name) for name in names]
+
+
+def described(item: Chosen) -> dict[str, Any]:
+    """Return how an objective was set up."""
+    return {
+        "settings": settings_of(item.algorithm),
+        "advantage": type(item.advantage).__name__,
+        "aggregation": item.aggregation,
+        "notes": list(item.notes),
+    }
+
+
+def counts(frozen: Frozen) -> dict[str, float]:
+    """Return what was sampled."""
+    scores, valid = frozen.scored.scores, frozen.scored.valid
+    groups = frozen.rollouts.group_ids[valid]
+    kinds = [scores[valid][groups == g] for g in set(groups.tolist())]
+    return {
+        "prompts": len(frozen.rollouts.prompts),
+        "group_size": frozen.rollouts.group_size,
+        "answers": len(frozen.rollouts),
+        "tokens": int(frozen.mask.sum()),
+        "reward_mean": float(scores[valid].double().mean()) if kinds else math.nan,
+        "groups_with_signal": sum(bool(kind.min() < kind.max()) for kind in kinds),
+    }
+
+
+def inspect_checkpoint(args: Sequence[str], load_policy: LoadPolicy) -> None:
+    """Run the command.
+
+    Args:
+        args: The command line after ``rlzoo inspect``.
+        load_policy: Rebuilds a policy from a checkpoint.
+
+    Raises:
+        UserError: If something about it is refused.
+    """
+    given = parser().parse_args(args)
+    names = tuple(name.strip() for name in (given.algorithms or "").split(",") if name.strip())
+    named(names)  # refused before weights load
+    request = Request(names, given.updates, given.prompts, given.group_size, given.seed)
+    found = {"checkpoint": given.ckpt_path} | examine(
+        rebuild(given.ckpt_path, load_policy), request
+    )
+    folder = Path(given.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "inspect.json").write_text(json.dumps(plain(found), indent=1) + "\n")
+    draw(folder / "inspect.png", found)
+    print(show(found))
+    print(f"everything, and a picture: {folder}/{{inspect.json, inspect.png}}")
+
+
+def plain(value: Any) -> Any:
+    """Return a value as strict JSON allows it: what is no finite number becomes null."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, int | float | str | bool | None) else str(value)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the options of the command."""
+    text = "Show what objectives do to the same frozen answers of a checkpoint."
+    options = _Parser(prog="rlzoo inspect", description=text, allow_abbrev=False)
+    options.add_argument("--ckpt_path", required=True, help="checkpoint of rlzoo fit")
+    options.add_argument(
+        "--algorithms",
+        help="objectives, by comma, or all; your own as module.Class (default: the run's own, "
+        + ", ".join(DEFAULT)
+        + ")",
+    )
+    options.add_argument(
+        "--updates",
+        type=int,
+        default=1,
+        help="optimizer steps between sampling and looking; 0 is on-policy (default: 1)",
+    )
+    options.add_argument("--prompts", type=int, default=32, help="prompts (default: 32)")
+    options.add_argument("--group_size", type=int, help="answers per prompt (default: the run's)")
+    options.add_argument("--output_dir", default="inspect", help="folder of the results")
+    options.add_argument("--seed", type=int, default=0, help="seed of prompts and answers")
+    return options
