@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentError
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -101,6 +102,9 @@ def rebuild(ckpt_path: str, load_policy: LoadPolicy) -> Run:
 
     Returns:
         The run, with the trained weights.
+
+    Raises:
+        UserError: If its configuration names what is not there.
     """
     policy = load_policy(ckpt_path)
     checkpoint = torch.load(ckpt_path, map_location="cpu", weights_only=True)
@@ -108,9 +112,12 @@ def rebuild(ckpt_path: str, load_policy: LoadPolicy) -> Run:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(RLModule, "model")
     parser.add_class_arguments(PromptDataModule, "data")
-    parts = parser.instantiate_classes(
-        parser.parse_object({name: config[name] for name in ("model", "data")})
-    )
+    try:
+        known = parser.parse_object({name: config[name] for name in ("model", "data")})
+        parts = parser.instantiate_classes(known)
+    except (KeyError, ArgumentError) as error:
+        why = " ".join(str(error).split())
+        raise UserError(f"ckpt_path '{ckpt_path}' cannot be rebuilt here: {why}") from error
     module: RLModule = parts.model
     module.policy = module.learner.policy = policy
     states = checkpoint.get("optimizer_states") or []

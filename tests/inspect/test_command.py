@@ -9,9 +9,11 @@ from tiny_runs import rlzoo
 
 from rlzoo.commands import load_policy
 from rlzoo.inspect.command import Request, examine
-from rlzoo.inspect.frozen import freeze, rebuild
-from rlzoo.inspect.gradients import gradients
+from rlzoo.inspect.frozen import freeze, move, rebuild
+from rlzoo.inspect.gradients import dot, gradients
 from rlzoo.inspect.tokens import choose, find, look
+from rlzoo.objective import policy_loss
+from rlzoo.types import PolicyBatch
 
 pytestmark = pytest.mark.timeout(60)
 SMALL = ["--prompts", "4", "--group_size", "4"]
@@ -115,6 +117,37 @@ def test_groups_add_up_to_the_gradient_of_the_whole_step(checkpoint):
     for a, b in zip(gradient.parts, whole, strict=True):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
     assert gradient.groups == 3
+
+
+def test_the_gradient_is_that_of_the_loss_on_the_live_model(checkpoint):
+    """Off-policy, in float32, without the detour over log-probabilities and groups."""
+    run = rebuild(str(checkpoint), load_policy)
+    frozen, _ = move(run, freeze(run, 4, 4, 0), 1)
+    (item,), _ = choose([find("GSPO")], run.module.learner, 4)
+    policy = run.module.policy
+    found = gradients(policy, frozen, {"GSPO": look(item, frozen)})["GSPO"]
+    scores = policy.score(frozen.rollouts.sequences(torch.arange(16)), frozen.temperature)
+    width = scores.log_probs.shape[1]
+    batch = PolicyBatch(
+        log_probs=scores.log_probs,
+        old_log_probs=frozen.old_log_probs[:, :width],
+        advantages=frozen.advantages(item.advantage).float()[:, :width],
+        mask=frozen.mask[:, :width],
+    )
+    policy_loss(item.algorithm, batch, frozen.denominators).loss.backward()
+    whole = [p.grad for p in policy.parameters() if p.requires_grad]
+    assert dot(found.parts, whole) == pytest.approx(found.norm * dot(whole, whole) ** 0.5, rel=1e-6)
+    assert found.norm == pytest.approx(dot(whole, whole) ** 0.5, rel=1e-5)
+
+
+def test_a_checkpoint_that_names_what_is_gone_is_refused(checkpoint, tmp_path):
+    saved = torch.load(checkpoint, weights_only=True)
+    saved["rlzoo"]["config"] = saved["rlzoo"]["config"].replace("DigitSorting", "Sorting")
+    torch.save(saved, tmp_path / "old.ckpt")
+    run = rlzoo(tmp_path, "inspect", "--ckpt_path", "old.ckpt")
+    assert (run.code, run.out) == (2, "")
+    assert "'old.ckpt' cannot be rebuilt here" in run.err
+    assert len(run.err.splitlines()) == 1
 
 
 def test_the_whole_zoo_at_once(checkpoint):
