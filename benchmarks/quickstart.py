@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--output_dir", default="runs/benchmark")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--json", help="write what each seed reached here")
+    parser.add_argument("--json", help="add what each seed reached to this file")
     given = parser.parse_args()
     names, seeds = given.algorithms.split(","), [int(seed) for seed in given.seeds.split(",")]
     folder = Path(given.output_dir) / Path(given.config).stem
@@ -69,7 +69,9 @@ def main() -> None:
             name: {str(seed): found[name, seed]["accuracy_after"] for seed in seeds}
             for name in names
         }
-        Path(given.json).write_text(json.dumps(reached, indent=1) + "\n")
+        path = Path(given.json)
+        known = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(known | reached, indent=1) + "\n")
     print(f"| objective | before | after, seeds {given.seeds} | mean | greedy, mean |")
     print("|---|---|---|---|---|")
     for name in names:

@@ -101,8 +101,8 @@ class RLModule(L.LightningModule):
         critic: Critic | None = None,
         value: ValueSettings = ValueSettings(),  # noqa: B008
         entropy_coefficient: float = 0.0,
-        corrections: list[Correction] | None = None,
-        control: list[Controller] | None = None,
+        corrections: Sequence[Correction] = (),
+        control: Sequence[Controller] = (),
         mask_truncated: bool = False,
         drop_zero_advantage: bool = False,
         dynamic_sampling: DynamicSampling | None = None,
@@ -135,8 +135,8 @@ class RLModule(L.LightningModule):
             kl=kl,
             value=value,
             entropy_coefficient=entropy_coefficient,
-            corrections=corrections or (),
-            control=control or (),
+            corrections=corrections,
+            control=control,
             mask_truncated=mask_truncated,
             drop_zero_advantage=drop_zero_advantage,
         )
