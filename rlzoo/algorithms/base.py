@@ -90,11 +90,7 @@ class Algorithm(ABC):  # noqa: B024 - both halves have a default
         return value
 
     def positive(self, name: str, value: float) -> float:
-        """Return the value, or refuse it.
-
-        Raises:
-            UserError: If it is 0, below 0 or NaN.
-        """
+        """Return the value, or refuse it with a UserError if it is 0, below 0 or NaN."""
         if not value > 0:
             raise UserError(f"{type(self).__name__}: {name} must be > 0, got {value}")
         return value

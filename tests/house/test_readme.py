@@ -31,7 +31,7 @@ LINES = sorted({line for line in SHELL if line.startswith("rlzoo ")})
 def options(tmp_path_factory):
     """Return every option of every command, from its help."""
     folder = tmp_path_factory.mktemp("help")
-    names = ("fit", "validate", *COMMANDS)
+    names = ("fit", "validate", "compare", *COMMANDS)
     texts = {name: run(rlzoo(name, "--help"), folder) for name in names}
     return {name: set(re.findall(r"--[\w.]+", text)) for name, text in texts.items()}
 
