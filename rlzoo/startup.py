@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rlzoo.errors import UserError
+from rlzoo.probe import ratio_unit
 from rlzoo.types import Rollouts
 
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ def _warn_of_noise(module: RLModule, noise: float, rollouts: Rollouts) -> None:
     algorithm = module.learner.algorithm
     band = min(getattr(algorithm, "clip_low", 1.0), getattr(algorithm, "clip_high", 1.0))
     length = float(rollouts.lengths().float().mean())
-    unit = length**0.5 if module.learner.aggregation == "sequence-mean" else 1.0
-    if noise / unit > band:
+    averaged = length**0.5 if ratio_unit(algorithm) == "answer" else 1.0
+    if noise / averaged > band:
         log.warning(
             "log-probabilities differ by %.1e nats per token between two computations of the same "
             "weights: over answers of %.0f tokens that exceeds the clip band %.1e, so noise alone "
