@@ -78,6 +78,9 @@ class RLCLI(LightningCLI):
         ours = ("fit", "validate")
         return {k: v for k, v in LightningCLI.subcommands().items() if k in ours}
 
+    def _parse_ckpt_path(self) -> None:
+        """Take no settings from the checkpoint's hyperparameters: rlzoo stores none there."""
+
     def before_instantiate_classes(self) -> None:
         """Refuse what cannot run here, and set the threads."""
         config = self.config[str(self.subcommand)]
@@ -91,6 +94,8 @@ class RLCLI(LightningCLI):
         path = config.get("ckpt_path")
         if path and path not in ("best", "last", "hpc", "registry") and not Path(path).exists():
             raise UserError(f"ckpt_path '{path}' does not exist; a run starts anew without it")
+        if path and Path(path).exists() and "deepspeed" not in str(config.trainer.strategy).lower():
+            commands.check_file(path)  # only sharded checkpoints are folders
         if config.trainer.enable_progress_bar is None:
             config.trainer.enable_progress_bar = sys.stdout.isatty()
 

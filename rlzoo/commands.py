@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,20 @@ from rlzoo.rollout.native import NativeSampler
 from rlzoo.types import Prompt, Prompts, SamplingParams
 
 
+def check_file(ckpt_path: str) -> None:
+    """Refuse a path that cannot hold a checkpoint, before anything heavy.
+
+    Raises:
+        UserError: If it is not a file, or not of the format that torch saves.
+    """
+    if not Path(ckpt_path).is_file():
+        raise UserError(f"ckpt_path '{ckpt_path}' is not a file; give a checkpoint of rlzoo fit")
+    if not zipfile.is_zipfile(ckpt_path):
+        raise UserError(
+            f"ckpt_path '{ckpt_path}' is not a checkpoint, or was cut short; give one of rlzoo fit"
+        )
+
+
 def load_policy(ckpt_path: str) -> Policy:
     """Rebuild a trained policy from a checkpoint alone.
 
@@ -33,8 +48,7 @@ def load_policy(ckpt_path: str) -> Policy:
     Raises:
         UserError: If the file is missing or was not written by rlzoo.
     """
-    if not Path(ckpt_path).is_file():
-        raise UserError(f"ckpt_path '{ckpt_path}' is not a file; give a checkpoint of rlzoo fit")
+    check_file(ckpt_path)
     checkpoint = torch.load(ckpt_path, map_location="cpu", weights_only=True)
     if not checkpoint.get("rlzoo", {}).get("config"):
         raise UserError(f"ckpt_path '{ckpt_path}' carries no rlzoo configuration; use rlzoo fit")

@@ -111,8 +111,7 @@ def _warn_of_noise(module: RLModule, noise: float, rollouts: Rollouts) -> None:
     algorithm = module.learner.algorithm
     band = min(getattr(algorithm, "clip_low", 1.0), getattr(algorithm, "clip_high", 1.0))
     length = float(rollouts.lengths().float().mean())
-    averaged = length**0.5 if ratio_unit(algorithm) == "answer" else 1.0
-    if noise / averaged > band:
+    if noise > band and (ratio_unit(algorithm) == "token" or noise / length**0.5 > band):
         log.warning(
             "log-probabilities differ by %.1e nats per token between two computations of the same "
             "weights: over answers of %.0f tokens that exceeds the clip band %.1e, so noise alone "

@@ -207,6 +207,13 @@ def test_bad_checkpoint(refused, tmp_path):
     says(line, "not written by rlzoo")
 
 
+@pytest.mark.parametrize(("path", "words"), [(".", "is not a file"), ("cut.ckpt", "cut short")])
+def test_res_02_what_cannot_be_a_checkpoint(refused, tmp_path, path, words):
+    """RES-02: a folder, or a file cut short, is refused before weights load."""
+    (tmp_path / "cut.ckpt").write_bytes(b"PK\x03\x04 and nothing more")
+    says(refused(None, "--ckpt_path", path), f"ckpt_path '{path}'", words)
+
+
 @pytest.mark.parametrize("command_line", [["generate", "--prompt", "S1="], ["export"]])
 def test_commands_on_a_missing_checkpoint(command, command_line):
     extra = ["--output_dir", "out"] if command_line[0] == "export" else []
