@@ -27,10 +27,6 @@ from rlzoo.types import Sequences
 log = logging.getLogger("rlzoo")
 
 
-def _trainable(policy: Policy) -> list[tuple[str, torch.nn.Parameter]]:
-    return [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
-
-
 def _examples(task: Task, size: int, seed: int) -> Sequence[Example]:
     # A table has the rows it has; they are used again once all were.
     return task.examples("train", None if isinstance(task, TabularTask) else size, seed)
@@ -89,15 +85,12 @@ class ColdStart:
                 weights = load_file(path)
             else:
                 self.fit(policy, task)
-                weights = {k: p.detach().cpu() for k, p in _trainable(policy)}
+                weights = {k: value.cpu() for k, value in policy.trainable_state().items()}
                 path.parent.mkdir(parents=True, exist_ok=True)
                 partial = path.with_suffix(f".{os.getpid()}")
                 save_file(weights, partial)
                 partial.replace(path)
-        weights = ranks.broadcast_object(weights)
-        with torch.no_grad():
-            for name, parameter in _trainable(policy):
-                parameter.copy_(weights[name])
+        policy.load_trainable_state(ranks.broadcast_object(weights))
 
     def key(self, policy: Policy, task: Task) -> str:
         """Return a hash of all that determines the result."""
@@ -116,9 +109,9 @@ class ColdStart:
             "recipe": Path(__file__).read_text(),
         }
         digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
-        for name, parameter in _trainable(policy):
+        for name, value in policy.trainable_state().items():
             digest.update(name.encode())
-            digest.update(parameter.detach().float().cpu().numpy().tobytes())
+            digest.update(value.float().cpu().numpy().tobytes())
         return digest.hexdigest()[:20]
 
     def fit(self, policy: Policy, task: Task) -> None:

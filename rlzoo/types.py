@@ -7,7 +7,7 @@ Legend, used in every file: ``P`` prompts of one iteration, ``G`` answers per pr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -251,10 +251,6 @@ class PolicyBatch:
                 )
             value = value.float() if value.dtype in _HALF else value
             object.__setattr__(self, name, torch.where(self.mask, value, value.new_zeros(())))
-
-    def with_log_probs(self, log_probs: Tensor) -> PolicyBatch:
-        """Return the same batch scored by other weights."""
-        return replace(self, log_probs=log_probs)
 
     def names(self) -> set[str]:
         """Return the names of the fields that are present."""

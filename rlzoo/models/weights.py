@@ -216,16 +216,3 @@ class Weights(nn.Module, ABC):
             )
         for name, value in state.items():
             own[name].copy_(value)
-
-    def describe(self) -> dict[str, Any]:
-        """Return what determines the initial weights, ready for JSON."""
-        return {
-            "class": type(self).__name__,
-            "path": self.source.path,
-            "gguf_file": self.source.gguf_file,
-            "config": self.source.config,
-            "vocabulary": len(self.tokenizer),
-            "dtype": self.dtype,
-            "lora": self.lora,
-            "init_seed": self.init_seed,
-        }
