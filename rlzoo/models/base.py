@@ -11,6 +11,7 @@ from torch import Tensor
 from rlzoo.errors import UserError
 from rlzoo.models import scoring, tokenization
 from rlzoo.models.adapters import check_lora
+from rlzoo.models.layout import Layout, padded, response_slots
 from rlzoo.models.source import Source
 from rlzoo.models.weights import Weights
 from rlzoo.types import Scores, Sequences
@@ -140,9 +141,9 @@ class Policy(Weights):
                 "decoding is for evaluation only"
             )
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self._frozen):
-            hidden = scoring.hidden_states(self.causal_lm.base_model, sequences)
-            columns = scoring.response_slots(sequences.mask, sequences.prompt_lengths)
-            targets = sequences.input_ids[columns[0], columns[2]]
+            hidden = self.hidden_states(padded(sequences))
+            rows, _, columns = response_slots(sequences)
+            targets = sequences.input_ids[rows, columns]
             vocabulary = self.causal_lm.config.get_text_config().vocab_size
             log_probs, entropies = scoring.token_log_probs(
                 hidden,
@@ -155,6 +156,17 @@ class Policy(Weights):
             mask = sequences.mask
             spread = None if entropies is None else scoring.scatter(entropies, mask)
             return Scores(scoring.scatter(log_probs, mask), spread, hidden)
+
+    def hidden_states(self, layout: Layout) -> Tensor:
+        """Run the decoder without its LM head.
+
+        Args:
+            layout: What it is fed.
+
+        Returns:
+            (M, H) final hidden states that predict the response tokens.
+        """
+        return scoring.hidden_states(self.causal_lm.base_model, layout)
 
     def new_cache(self) -> Any:
         """Return an empty key-value cache for `step`."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
+from rlzoo.models.layout import padded
 from rlzoo.models.scoring import hidden_states, scatter
 from rlzoo.types import Sequences
 
@@ -112,4 +113,4 @@ class SeparateCritic(Critic):
         Returns:
             (n, T) fp32, 0 where the mask is False.
         """
-        return self._read(hidden_states(self.trunk, sequences), sequences)
+        return self._read(hidden_states(self.trunk, padded(sequences)), sequences)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rlzoo.types import Sequences
+from rlzoo.models.layout import Layout
 
 CHUNK_FLOATS = 2**24
 Head = Callable[[Tensor], Tensor]
@@ -39,41 +39,21 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters)
 
 
-def response_slots(mask: Tensor, prompt_lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Find the masked-in response tokens and the input columns they stand in.
-
-    Args:
-        mask: (n, T) bool.
-        prompt_lengths: (n,) long.
-
-    Returns:
-        Row, response index and input column of each token, all (M,), in row-major order.
-    """
-    rows, slots = mask.nonzero(as_tuple=True)
-    return rows, slots, prompt_lengths[rows] + slots
-
-
-def hidden_states(trunk: Any, sequences: Sequences) -> Tensor:
-    """Run a decoder without its LM head and keep the positions that predict response tokens.
-
-    Right padding under causal attention needs no mask: no kept position can see a pad. The last
-    column predicts nothing and is not fed.
+def hidden_states(trunk: Any, layout: Layout) -> Tensor:
+    """Run a decoder without its LM head and keep the states that predict response tokens.
 
     Args:
         trunk: A transformers decoder.
-        sequences: n right-padded rows.
+        layout: What it is fed.
 
     Returns:
         (M, H) final hidden states in row-major order of the mask.
     """
-    inputs = sequences.input_ids[:, :-1]
     kwargs: dict[str, Any] = {"use_cache": False}
     if accepts(trunk, "position_ids"):
-        positions = torch.arange(inputs.shape[1], device=inputs.device)
-        kwargs["position_ids"] = positions.expand(inputs.shape[0], -1)
-    hidden: Tensor = trunk(input_ids=inputs, **kwargs).last_hidden_state
-    rows, _, columns = response_slots(sequences.mask, sequences.prompt_lengths)
-    return hidden[rows, columns - 1]
+        kwargs["position_ids"] = layout.position_ids
+    hidden: Tensor = trunk(input_ids=layout.input_ids, **kwargs).last_hidden_state
+    return hidden.flatten(0, 1)[layout.kept]
 
 
 def scatter(values: Tensor, mask: Tensor) -> Tensor:

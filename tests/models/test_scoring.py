@@ -9,6 +9,7 @@ from tiny_models import DENSE, MOE
 
 from rlzoo.errors import UserError
 from rlzoo.models import scoring
+from rlzoo.models.layout import padded, response_slots
 from rlzoo.types import Sequences
 
 
@@ -111,7 +112,7 @@ def test_lp08_autocast_keeps_the_normaliser_in_fp32(tiny, sequences):
             scores = policy.score(sequences)
             logits = policy._head(scores.hidden)
             assert logits.dtype == torch.bfloat16
-    rows, _, columns = scoring.response_slots(sequences.mask, sequences.prompt_lengths)
+    rows, _, columns = response_slots(sequences)
     exact = logits.double().log_softmax(-1)
     exact = exact.gather(-1, sequences.input_ids[rows, columns][:, None]).squeeze(-1)
     found = scores.log_probs[sequences.mask]
@@ -215,7 +216,7 @@ def test_hidden_predicts_the_log_probs(tiny, sequences):
     """A critic reads `hidden`: the head on it gives back the log-probs, in row-major order."""
     policy = tiny("qwen3")
     scores = policy.score(sequences)
-    rows, slots, columns = scoring.response_slots(sequences.mask, sequences.prompt_lengths)
+    rows, slots, columns = response_slots(sequences)
     table = policy._head(scores.hidden).log_softmax(-1)
     again = table.gather(-1, sequences.input_ids[rows, columns][:, None]).squeeze(-1)
     torch.testing.assert_close(again, scores.log_probs[rows, slots])
@@ -225,3 +226,21 @@ def test_entropy_of_a_banned_token_is_finite():
     head = lambda h: torch.tensor([[0.0, 0.0, -math.inf]])  # noqa: E731
     _, entropy = scoring.token_log_probs(torch.zeros(1, 1), torch.tensor([0]), head, entropy=True)
     assert entropy.item() == pytest.approx(math.log(2))
+
+
+def test_a_layout_gives_back_what_it_collects(sequences):
+    """By row and column, whatever is fed; nothing stands where a token predicts nothing."""
+    layout = padded(sequences)
+    rows, columns = sequences.input_ids.shape
+    names = torch.arange(rows)[:, None] * 1000 + torch.arange(columns)
+    spread = layout.spread(layout.collect(names))
+    ends = [
+        int(p + m.nonzero().max())
+        for p, m in zip(sequences.prompt_lengths, sequences.mask, strict=True)
+    ]
+    for i, end in enumerate(ends):
+        torch.testing.assert_close(spread[i, :end], names[i, :end])
+        assert not spread[i, end:].any()
+    assert int(layout.real.sum()) == sum(ends)
+    fed = layout.collect(sequences.input_ids)
+    torch.testing.assert_close(fed[layout.real], layout.input_ids.flatten()[layout.real])
