@@ -1,5 +1,6 @@
 """Help, lists, configurations: what a user reads and what the repository ships."""
 
+import math
 from pathlib import Path
 from unittest import mock
 
@@ -13,8 +14,9 @@ from rlzoo.algorithms import discover
 pytestmark = pytest.mark.timeout(60)
 
 ROOT = Path(__file__).parents[2]
-# compare.yaml is a matrix of runs, not a run; tests/compare reads it.
-CONFIGS = [p for p in sorted((ROOT / "configs").rglob("*.yaml")) if p.name != "compare.yaml"]
+FILES = {p: yaml.safe_load(p.read_text()) for p in sorted((ROOT / "configs").rglob("*.yaml"))}
+COMPARISONS = [p for p, given in FILES.items() if "algorithms" in given]  # a matrix, not a run
+CONFIGS = [p for p in FILES if p not in COMPARISONS]
 
 
 @pytest.fixture
@@ -45,6 +47,18 @@ def test_every_configuration_is_parsed_and_instantiated(built, file):
 
 def test_there_are_configurations():
     assert ROOT / "configs" / "quickstart.yaml" in CONFIGS
+    assert ROOT / "configs" / "compare.yaml" in COMPARISONS
+
+
+@pytest.mark.parametrize("file", COMPARISONS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_every_comparison_is_planned(monkeypatch, capsys, file):
+    """Each run's settings are read and checked as fit does."""
+    monkeypatch.chdir(ROOT)
+    cli.main(["compare", "--config", str(file), "--dry_run"])
+    given = FILES[file]
+    axes = [len(values) for values in given.get("axes", {}).values()]
+    runs = len(given["algorithms"]) * len(given["seeds"]) * math.prod(axes)
+    assert f"{runs} runs, " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("args", [[], ["--model.algorithm", "PPO", "--model.group_size", "2"]])

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from rlzoo.errors import UserError
-from rlzoo.tasks import Addition, ChainSum, DigitSorting, Example, ProceduralTask, Task
+from rlzoo.tasks import (
+    Addition,
+    ChainSum,
+    CountedCopies,
+    DigitSorting,
+    Example,
+    ProceduralTask,
+    Task,
+)
 
 ROOT = Path(__file__).parents[2]
 TASKS = [
@@ -19,8 +27,10 @@ TASKS = [
     ChainSum(),
     ChainSum(min_terms=2, max_terms=4, digits=2),
     ChainSum(few_shot=4),
+    CountedCopies(),
 ]
-every_task = pytest.mark.parametrize("task", TASKS, ids=["sort", "add", "sum", "sum4", "shots"])
+NAMES = ["sort", "add", "sum", "sum4", "shots", "copies"]
+every_task = pytest.mark.parametrize("task", TASKS, ids=NAMES)
 
 
 def test_digit_sorting():
@@ -29,6 +39,16 @@ def test_digit_sorting():
         assert example.answer == "".join(sorted(digits))
     lengths = {len(example.answer) for example in DigitSorting().examples("train", 100, 0)}
     assert lengths == {5, 6, 7, 8}
+
+
+def test_counted_copies():
+    examples = CountedCopies(2, 48).examples("train", 300, 0)
+    for example in examples:
+        copies, word = re.fullmatch(r"C(\d+)([a-z]{3})=", example.prompt).groups()
+        assert len(set(word)) == 3
+        numbers = example.answer.split(word)
+        assert numbers == [*map(str, range(1, int(copies) + 1)), ""]
+    assert max(len(example.answer) for example in examples) > 220
 
 
 def test_addition():
@@ -140,6 +160,8 @@ def test_a_task_with_too_few_prompts_says_so():
         (lambda: DigitSorting(0, 3), "DigitSorting.min_digits=0"),
         (lambda: DigitSorting(5, 4), "must be at least min_digits=5"),
         (lambda: DigitSorting(1.5, 4), "DigitSorting.min_digits=1.5"),
+        (lambda: CountedCopies(0, 3), "CountedCopies.min_copies=0"),
+        (lambda: CountedCopies(5, 4), "must be at least min_copies=5"),
         (lambda: Addition(0), "Addition.digits=0"),
         (lambda: Addition(True), "Addition.digits=True"),
         (lambda: ChainSum(1), "ChainSum.min_terms=1"),

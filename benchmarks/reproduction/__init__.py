@@ -1,0 +1,1 @@
+"""What the GSPO paper claims, tried at our scale: runs, figures, pictures and one page."""

@@ -1,0 +1,85 @@
+"""The figures of one comparison that the page speaks of, small enough to keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rlzoo.compare.collect import HELD_OUT, Comparison, Run, collect
+from rlzoo.compare.measures import average, curve, largest_drop
+from rlzoo.compare.results import VariantResult, evaluate
+
+KEPT = ("policy/clip_fraction", "policy/clipped_answers", "optim/grad_norm", "rollout/length")
+NOISE = ("policy/token_log_ratio_std", "policy/sequence_log_ratio_std")
+SPREAD = "policy/spread/"
+
+
+def gather(folder: Path, file: str) -> dict[str, Any]:
+    """Return the figures of a comparison.
+
+    Args:
+        folder: Its output folder.
+        file: Its configuration, named on the page.
+
+    Returns:
+        What the page needs, in the form of JSON.
+    """
+    comparison = collect(folder)
+    results = evaluate(comparison)
+    return {
+        "config": file,
+        "iterations": max(run.iterations for run in comparison.runs),
+        "variants": {v.variant: _variant(comparison, v) for v in results.variants},
+        "pairs": [
+            {
+                "first": pair.first,
+                "second": pair.second,
+                "difference": _round(pair.final.difference),
+                "verdict": pair.final.verdict,
+                "detectable": _round(pair.final.detectable),
+                "area": _round(pair.area.difference),
+                "area_interval": _interval(pair.area.single),
+            }
+            for pair in results.pairs
+        ],
+    }
+
+
+def _variant(comparison: Comparison, result: VariantResult) -> dict[str, Any]:
+    runs = comparison.of(result.variant)
+    names = sorted({name for run in runs for name in run.metrics})
+    watched = [n for n in names if n in KEPT + NOISE or n.startswith((SPREAD, "moe/"))]
+    held_out = curve(runs, HELD_OUT)
+    return {
+        "algorithm": result.algorithm,
+        "axes": {key: str(value) for key, value in result.axes.items()},
+        "seeds": result.seeds,
+        "lost": result.lost,
+        "before": _round(result.before),
+        "final": {str(seed): _round(value) for seed, value in result.final.per_seed.items()},
+        "mean": _round(result.final.mean),
+        "area": _round(result.area.mean),
+        "drops": [_round(largest_drop(_held_out(run))) for run in runs],
+        "means": {name: _round(_mean(runs, name)) for name in watched},
+        "curve": [[round(x), _round(y)] for x, y in zip(held_out.x, held_out.y, strict=True)],
+        "bands": [[_round(a), _round(b)] for a, b in zip(held_out.low, held_out.high, strict=True)],
+    }
+
+
+def _held_out(run: Run) -> list[float]:
+    return [value for _, value in run.series(HELD_OUT)]
+
+
+def _mean(runs: list[Run], name: str) -> float | None:
+    values = [value for run in runs if (value := average(run, name)) is not None]
+    return fmean(values) if values else None
+
+
+def _interval(ends: Any) -> list[float | None] | None:
+    return None if ends is None else [_round(ends.low), _round(ends.high)]
+
+
+def _round(value: float | None) -> float | None:
+    """Return four significant digits."""
+    return None if value is None else float(f"{value:.4g}")

@@ -1,0 +1,162 @@
+"""What of the paper did and did not show, by rules written down before the runs."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from benchmarks.reproduction.pictures import by_length
+
+CLIP = "policy/clip_fraction"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One line of the summary.
+
+    Attributes:
+        claim: What the paper says.
+        verdict: Whether it shows here.
+        figures: What that rests on.
+    """
+
+    claim: str
+    verdict: str
+    figures: str
+
+
+def claims(found: dict[str, Any]) -> list[Claim]:
+    """Judge what can be judged.
+
+    Args:
+        found: Contents of ``docs/reproduction.json``.
+
+    Returns:
+        A line per claim for which there are runs.
+    """
+    rows = []
+    if "claims" in found:
+        rows += [_clips(found["claims"]), _learns("claims", found["claims"])]
+    if "long" in found:
+        rows += [_clips(found["long"], " on long answers"), _learns("long", found["long"])]
+        rows += [_noise(found["long"], "token"), _noise(found["long"], "sequence")]
+    if "replay" in found:
+        rows += [_volatility(found["replay"]), _replay(found["replay"])]
+    if "stress" in found:
+        rows += [_steady(found["stress"])]
+    return rows
+
+
+def _pairs(experiment: dict[str, Any], first: str, second: str) -> list[tuple[str, str]]:
+    """Return labels of two objectives on the same point of all axes."""
+    variants = experiment["variants"]
+    named = {label: objective(label, variant) for label, variant in variants.items()}
+    return [
+        (a, b)
+        for a, b in itertools.product(variants, variants)
+        if variants[a]["axes"] == variants[b]["axes"] and (named[a], named[b]) == (first, second)
+    ]
+
+
+def objective(label: str, variant: dict[str, Any]) -> str:
+    """Return the objective of a variant, its band told apart.
+
+    Args:
+        label: Name of the variant.
+        variant: Its figures.
+
+    Returns:
+        GRPO, GSPO or GSPO-wide.
+    """
+    return "GSPO-wide" if label.startswith("GSPO-wide") else str(variant["algorithm"])
+
+
+def _clips(experiment: dict[str, Any], where: str = "") -> Claim:
+    variants, shown, ratios = experiment["variants"], [], []
+    for grpo, gspo in _pairs(experiment, "GRPO", "GSPO"):
+        low, high = variants[grpo]["means"][CLIP], variants[gspo]["means"][CLIP]
+        ratios.append(high / low if low else float("inf"))
+        shown.append(f"{high:.3f} against {low:.5f}, {ratios[-1]:.0f} times ({gspo})")
+    verdict = "yes" if min(ratios) >= 30 else "in part" if min(ratios) >= 5 else "no"
+    claim = f"GSPO clips about two orders of magnitude more tokens than GRPO{where}"
+    return Claim(claim, verdict, "; ".join(shown))
+
+
+def _learns(name: str, experiment: dict[str, Any]) -> Claim:
+    where = " on long answers" if name == "long" else ""
+    shown, verdicts = [], set()
+    for grpo, gspo in _pairs(experiment, "GRPO", "GSPO"):
+        pair = next(p for p in experiment["pairs"] if {p["first"], p["second"]} == {grpo, gspo})
+        sign = 1 if pair["first"] == gspo else -1
+        low, high = sorted(sign * end for end in pair["area_interval"] or [-1.0, 1.0])
+        on_the_way = ", slower on the way" if high < 0 else ", faster on the way" if low > 0 else ""
+        verdicts.add(_at_the_end(pair["verdict"], sign) + on_the_way)
+        shown.append(
+            f"{sign * pair['difference']:+.3f} at the end, {sign * pair['area']:+.3f} averaged over"
+            f" the run ({gspo})"
+        )
+    claim = f"GSPO learns better at the same cost{where}"
+    return Claim(claim, "; ".join(sorted(verdicts)), "; ".join(shown))
+
+
+def _at_the_end(verdict: str, sign: int) -> str:
+    if verdict in ("none", "impossible"):
+        return "no difference shown at the end" if verdict == "none" else "no verdict at the end"
+    return "better at the end" if (verdict == "higher") == (sign > 0) else "worse at the end"
+
+
+def _noise(experiment: dict[str, Any], kind: str) -> Claim:
+    shown, growth = [], []
+    for label, variant in experiment["variants"].items():
+        spread = sorted(by_length(variant["means"], kind).items())
+        (short, first), (long, last) = spread[0], spread[-1]
+        growth.append(last / first)
+        shown.append(
+            f"{first:.4f} at {short[0]:g} to {short[1]:g} tokens, {last:.4f} from {long[0]:g} on"
+            f" ({label})"
+        )
+    mean = fmean(growth)
+    if kind == "token":
+        verdict = "yes" if min(growth) > 1.2 else "no" if mean < 1.2 else "in part"
+        claim = "The noise of token ratios grows with the length of the answer"
+    else:
+        verdict = "yes" if max(growth) < 1.2 else "no"
+        claim = "That of sequence ratios does not"
+    return Claim(claim, verdict, "; ".join(shown))
+
+
+def _volatility(experiment: dict[str, Any]) -> Claim:
+    values = {
+        label: variant["means"]["moe/volatility"]
+        for label, variant in experiment["variants"].items()
+        if variant["means"].get("moe/volatility")
+    }
+    verdict = "yes, fewer" if values else "not measured"
+    shown = "; ".join(f"{100 * value:.1f} % ({label})" for label, value in values.items())
+    claim = "After an update about 10 % of the experts of a token are others (30B)"
+    return Claim(claim, verdict, shown)
+
+
+def _replay(experiment: dict[str, Any]) -> Claim:
+    means = {label: v["mean"] for label, v in experiment["variants"].items()}
+    drops = {label: max(v["drops"]) for label, v in experiment["variants"].items()}
+    collapsed = any(drop > 0.3 for label, drop in drops.items() if label.startswith("GRPO"))
+    shown = "; ".join(f"{means[k]:.3f}, largest drop {drops[k]:.3f} ({k})" for k in means)
+    return Claim(
+        "GRPO collapses on a mixture of experts without Routing Replay",
+        "yes" if collapsed else "no collapse",
+        shown,
+    )
+
+
+def _steady(experiment: dict[str, Any]) -> Claim:
+    variants, shown, better = experiment["variants"], [], []
+    for grpo, gspo in _pairs(experiment, "GRPO", "GSPO"):
+        one, two = fmean(variants[grpo]["drops"]), fmean(variants[gspo]["drops"])
+        better.append(two < one / 1.5)
+        shown.append(f"mean largest drop {two:.3f} against {one:.3f} ({gspo})")
+    verdict = "yes" if all(better) else "in part" if any(better) else "no"
+    claim = "GSPO is steadier when answers are used hard"
+    return Claim(claim, verdict, "; ".join(shown))
