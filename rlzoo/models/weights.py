@@ -31,6 +31,8 @@ class Weights(nn.Module, ABC):
         lora: Settings of the adapters, or None.
         init_seed: Seed of new weights.
         model: The transformers or peft model; None before `load`.
+        lockstep: Whether a forward pass needs every rank, as it does where a strategy shards the
+            weights: sampling then keeps the ranks in step.
     """
 
     source: Source
@@ -40,6 +42,7 @@ class Weights(nn.Module, ABC):
     lora: dict[str, Any] | None
     init_seed: int
     model: Any
+    lockstep: bool = False
     _frozen: bool
 
     @property

@@ -1,11 +1,12 @@
 """rlzoo's own sampler: plain PyTorch, any causal language model of transformers.
 
-One prefill per prompt, its keys and values repeated for the answers, finished answers leaving the
-batch, and one seeded stream of random numbers per answer.
+One prefill per prompt, its keys and values repeated for the answers; finished answers leave the
+batch and waiting ones take their place; one seeded stream of random numbers per answer.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,27 +14,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlzoo import ranks
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
 from rlzoo.rollout.base import Sampler, check_request
+from rlzoo.rollout.decoders import Decoder, decoder_for
+from rlzoo.rollout.drawing import draw
 from rlzoo.types import Prompts, Rollouts, SamplingParams
 
-_BLOCK_FLOATS = 2**24
+_PREFILL_TOKENS = 16384
+_LEAVE_AT = 16  # answers leave when one in so many is over
+_JOIN_AT = 8  # and others join when one in so many places is free
+_PER_ANSWER = ("rows", "counts", "tokens", "alive", "ended", "draws")
 
 
 class NativeSampler(Sampler):
     """Samples with the training weights, in this process.
 
     Args:
-        max_batch_size: Most answers that are decoded at the same time.
+        max_concurrent: Most answers that are decoded at the same time; further ones wait for a
+            place. Bounds memory, not what can be asked for.
     """
 
-    def __init__(self, max_batch_size: int = 512) -> None:
-        if max_batch_size < 1:
+    def __init__(self, max_concurrent: int = 512) -> None:
+        if max_concurrent < 1:
             raise UserError(
-                f"NativeSampler: max_batch_size must be at least 1, not {max_batch_size}"
+                f"NativeSampler: max_concurrent must be at least 1, not {max_concurrent}"
             )
-        self.max_batch_size = max_batch_size
+        self.max_concurrent = max_concurrent
 
     def sample(
         self, policy: Policy, prompts: Prompts, num_samples: int, params: SamplingParams, seed: int
@@ -57,173 +65,196 @@ class NativeSampler(Sampler):
             UserError: If a setting is out of bounds, or the model's logits are not finite.
         """
         check_request(policy, prompts, num_samples, params)
-        size, width = len(prompts) * num_samples, params.max_new_tokens
-        out = _Answers.empty(size, width, policy)
+        size = len(prompts) * num_samples
+        out = _Answers.empty(size, params.max_new_tokens, policy)
         with policy.generating():
-            for chosen, samples in _batches(len(prompts), num_samples, self.max_batch_size):
-                rows = torch.tensor([p * num_samples + g for p in chosen for g in samples])
-                ids = [prompts.rows[p].token_ids for p in chosen]
-                keys = [(prompts.positions[p], g) for p in chosen for g in samples]
-                _decode(policy, ids, _uniforms(seed, keys, params), params, rows, out)
-        if not bool(torch.isfinite(out.log_probs).all()):
-            raise UserError(
-                "the model's logits are NaN: training diverged; lower the learning rate"
-            )
-        lengths = out.mask.sum(-1).tolist()
-        token_ids = out.token_ids.tolist()
-        return Rollouts(
-            prompts=prompts,
-            group_ids=torch.tensor(prompts.positions, device=policy.device).repeat_interleave(
-                num_samples
-            ),
-            token_ids=out.token_ids,
-            mask=out.mask,
-            terminated=out.terminated,
-            log_probs=out.log_probs,
-            completions=tuple(
-                policy.decode(ids[:n]) for ids, n in zip(token_ids, lengths, strict=True)
-            ),
-        )
+            rows = max(1, min(size, self.max_concurrent))
+            run = _Run(self, policy, prompts, num_samples, params, seed, out, rows)
+            run.finish()
+        return out.rollouts(policy, prompts, num_samples)
+
+    def ends(self, tokens: Tensor, eos: Tensor, rows: Tensor, counts: Tensor) -> Tensor:
+        """Say which answers are complete with the token they were just given.
+
+        Args:
+            tokens: (n,) the latest tokens.
+            eos: (E,) ids that end an answer.
+            rows: (n,) where the answers stand in the rollouts.
+            counts: (n,) tokens given so far, this one included.
+
+        Returns:
+            (n,) bool.
+        """
+        return (tokens[:, None] == eos).any(-1)
 
 
 @dataclass
 class _Answers:
-    """The (N, T) result while it is being written."""
+    """The result while it is being written; one column more than T takes what nobody reads."""
 
     token_ids: Tensor
-    mask: Tensor
-    terminated: Tensor
     log_probs: Tensor
+    lengths: Tensor
+    terminated: Tensor
 
     @staticmethod
     def empty(size: int, width: int, policy: Policy) -> _Answers:
         device = policy.device
         return _Answers(
-            token_ids=torch.full((size, width), policy.pad_id, device=device),
-            mask=torch.zeros(size, width, dtype=torch.bool, device=device),
+            token_ids=torch.zeros(size, width + 1, dtype=torch.long, device=device),
+            log_probs=torch.zeros(size, width + 1, device=device),
+            lengths=torch.zeros(size, dtype=torch.long, device=device),
             terminated=torch.zeros(size, dtype=torch.bool, device=device),
-            log_probs=torch.zeros(size, width, device=device),
+        )
+
+    def rollouts(self, policy: Policy, prompts: Prompts, num_samples: int) -> Rollouts:
+        token_ids, log_probs = self.token_ids[:, :-1], self.log_probs[:, :-1]
+        mask = torch.arange(token_ids.shape[1], device=policy.device) < self.lengths[:, None]
+        token_ids = token_ids.where(mask, policy.pad_id)
+        log_probs = log_probs.where(mask, 0.0)
+        if not bool(torch.isfinite(log_probs).all()):
+            raise UserError(
+                "the model's logits are NaN: training diverged; lower the learning rate"
+            )
+        rows = zip(token_ids.tolist(), self.lengths.tolist(), strict=True)
+        positions = torch.tensor(prompts.positions, dtype=torch.long, device=policy.device)
+        return Rollouts(
+            prompts=prompts,
+            group_ids=positions.repeat_interleave(num_samples),
+            token_ids=token_ids,
+            mask=mask,
+            terminated=self.terminated,
+            log_probs=log_probs,
+            completions=tuple(policy.decode(ids[:length]) for ids, length in rows),
         )
 
 
-def _batches(
-    num_prompts: int, num_samples: int, limit: int
-) -> Iterator[tuple[list[int], list[int]]]:
-    """Split P x G rows into blocks of whole groups, or parts of one group where G > limit."""
-    at_once = max(1, limit // num_samples)
-    for p in range(0, num_prompts, at_once):
-        for g in range(0, num_samples, limit):
-            yield (
-                list(range(p, min(p + at_once, num_prompts))),
-                list(range(g, min(g + limit, num_samples))),
-            )
+class _Run:
+    """One call of `sample`: who waits, who is being decoded, and where their tokens go.
 
-
-def _uniforms(seed: int, keys: list[tuple[int, int]], params: SamplingParams) -> Tensor | None:
-    """Draw (rows, T) numbers in [0, 1), one stream per (position, sample)."""
-    if params.temperature == 0:
-        return None
-    streams = (np.random.Philox(np.random.SeedSequence([seed, p, g])) for p, g in keys)
-    draws = [np.random.Generator(stream).random(params.max_new_tokens) for stream in streams]
-    return torch.from_numpy(np.stack(draws))
-
-
-def _decode(
-    policy: Policy,
-    prompts: list[tuple[int, ...]],
-    uniforms: Tensor | None,
-    params: SamplingParams,
-    rows: Tensor,
-    out: _Answers,
-) -> None:
-    """Answer one block of prompts and write rows of `out`."""
-    device, repeats = policy.device, len(rows) // len(prompts)
-    eos = torch.tensor(sorted(policy.eos_ids), device=device, dtype=torch.long)
-    rows = rows.to(device)
-    draws = None if uniforms is None else uniforms.to(device)
-
-    ids, attention = _left_padded(prompts, policy.pad_id, device)
-    cache = policy.new_cache()
-    positions = (attention.cumsum(-1) - 1).clamp_min(0)
-    logits = policy.step(ids, attention, positions, cache)
-    if repeats > 1:
-        cache.batch_repeat_interleave(repeats)
-        logits = logits.repeat_interleave(repeats, 0)
-        attention = attention.repeat_interleave(repeats, 0)
-    position = attention.sum(-1, keepdim=True)
-    alive = torch.ones(len(rows), dtype=torch.bool, device=device)
-
-    for t in range(params.max_new_tokens):
-        tokens, log_probs = draw(logits, None if draws is None else draws[:, t], params)
-        live = rows[alive]
-        out.token_ids[live, t] = tokens[alive]
-        out.log_probs[live, t] = log_probs[alive]
-        out.mask[live, t] = True
-        ended = alive & torch.isin(tokens, eos)
-        out.terminated[rows[ended]] = True
-        alive = alive & ~ended
-        remaining = int(alive.sum())
-        if remaining == 0 or t + 1 == params.max_new_tokens:
-            return
-        if len(alive) - remaining >= len(alive) / 4:
-            keep = alive.nonzero().squeeze(-1)
-            cache.batch_select_indices(keep)
-            rows, attention, position = rows[keep], attention[keep], position[keep]
-            tokens, alive = tokens[keep], alive[keep]
-            draws = None if draws is None else draws[keep]
-        attention = torch.cat([attention, attention.new_ones(len(rows), 1)], -1)
-        logits = policy.step(tokens[:, None], attention, position, cache)
-        position = position + 1
-
-
-def _left_padded(
-    prompts: list[tuple[int, ...]], pad: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    width = max(len(prompt) for prompt in prompts)
-    ids = [[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts]
-    attention = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    return torch.tensor(ids, device=device), torch.tensor(attention, device=device)
-
-
-def draw(logits: Tensor, uniforms: Tensor | None, params: SamplingParams) -> tuple[Tensor, Tensor]:
-    """Pick one token per row by inverting the cumulative distribution.
-
-    Args:
-        logits: (rows, V) fp32.
-        uniforms: (rows,) float64 in [0, 1), or None for the most likely token.
-        params: Temperature and filters.
-
-    Returns:
-        (rows,) tokens and (rows,) fp32 log-probs under the unfiltered softmax at the temperature.
+    All per-answer tensors are in the order of the decoder's rows.
     """
-    logits = logits / (params.temperature or 1.0)
-    log_normaliser = logits.logsumexp(-1)
-    if uniforms is None:
-        tokens = logits.argmax(-1)
-    else:
-        block = max(1, _BLOCK_FLOATS // logits.shape[-1])
-        parts = zip(torch.split(logits, block), torch.split(uniforms, block), strict=True)
-        tokens = torch.cat([_invert(part.softmax(-1), u, params) for part, u in parts])
-    return tokens, logits.gather(-1, tokens[:, None]).squeeze(-1) - log_normaliser
+
+    def __init__(
+        self,
+        sampler: NativeSampler,
+        policy: Policy,
+        prompts: Prompts,
+        num_samples: int,
+        params: SamplingParams,
+        seed: int,
+        out: _Answers,
+        places: int,
+    ) -> None:
+        self.sampler, self.policy, self.prompts = sampler, policy, prompts
+        self.num_samples, self.params, self.seed = num_samples, params, seed
+        self.out, self.places = out, places
+        self.waiting = deque(_parts(len(prompts), num_samples, places))
+        self.decoder: Decoder = decoder_for(policy, places, params.max_new_tokens)
+        self.eos = torch.tensor(sorted(policy.eos_ids), device=policy.device, dtype=torch.long)
+        none = torch.zeros(0, dtype=torch.long, device=policy.device)
+        self.rows, self.counts, self.tokens = none, none, none
+        self.alive = self.ended = none.bool()
+        self.draws = self._uniforms([])
+
+    def finish(self) -> None:
+        """Decode until nobody is left, on any rank where the ranks must keep step."""
+        while True:
+            busy = bool(len(self.rows) or self.waiting)
+            anyone = busy
+            if self.policy.lockstep:
+                anyone = ranks.max_over_ranks(int(busy), self.policy.device) > 0
+            if not anyone:
+                return
+            if not busy:
+                self.decoder.idle()
+                continue
+            admitted = self._admit()
+            if admitted:
+                self._join(admitted)
+            else:
+                self._take(self.decoder.step(self.tokens), slice(0, len(self.rows)))
+            self._leave()
+
+    def _admit(self) -> list[tuple[int, range]]:
+        """Take from those who wait as many as there are places for, in whole parts."""
+        free = self.places - len(self.rows)
+        if not self.waiting or (len(self.rows) and not self.decoder.joins):
+            return []
+        if len(self.rows) and free < self.places / _JOIN_AT:
+            return []
+        admitted: list[tuple[int, range]] = []
+        width = 0
+        while self.waiting and len(self.waiting[0][1]) <= free:
+            prompt, samples = self.waiting[0]
+            width = max(width, len(self.prompts.rows[prompt].token_ids))
+            if admitted and width * (len(admitted) + 1) > _PREFILL_TOKENS:
+                break
+            admitted.append(self.waiting.popleft())
+            free -= len(samples)
+        return admitted
+
+    def _join(self, admitted: list[tuple[int, range]]) -> None:
+        device = self.policy.device
+        repeats = torch.tensor([len(samples) for _, samples in admitted])
+        owners = torch.arange(len(admitted)).repeat_interleave(repeats).to(device)
+        ids = [self.prompts.rows[prompt].token_ids for prompt, _ in admitted]
+        logits = self.decoder.prefill(ids, owners)
+        answers = [(prompt, sample) for prompt, samples in admitted for sample in samples]
+        rows = torch.tensor([p * self.num_samples + g for p, g in answers], device=device)
+        before, zeros = len(self.rows), torch.zeros_like(rows)
+        new = {
+            "rows": rows,
+            "counts": zeros,
+            "tokens": zeros,
+            "alive": ~zeros.bool(),
+            "ended": zeros.bool(),
+            "draws": self._uniforms(answers),
+        }
+        for name in _PER_ANSWER:
+            setattr(self, name, torch.cat([getattr(self, name), new[name]]))
+        self._take(logits[owners], slice(before, len(self.rows)))
+
+    def _uniforms(self, answers: list[tuple[int, int]]) -> Tensor:
+        """Draw (answers, T + 1) numbers in [0, 1), one stream per (position, sample)."""
+        width = self.params.max_new_tokens if self.params.temperature > 0 else 0
+        numbers = np.zeros((len(answers), width + 1))
+        for line, (prompt, sample) in zip(numbers, answers, strict=True):
+            key = np.random.SeedSequence([self.seed, self.prompts.positions[prompt], sample])
+            line[:width] = np.random.Generator(np.random.Philox(key)).random(width)
+        return torch.from_numpy(numbers).to(self.policy.device)
+
+    def _take(self, logits: Tensor, part: slice) -> None:
+        """Give each answer in part of the rows its next token."""
+        rows, counts, alive = self.rows[part], self.counts[part], self.alive[part]
+        greedy = self.params.temperature == 0
+        uniforms = None if greedy else self.draws[part].gather(-1, counts[:, None]).squeeze(-1)
+        tokens, log_probs = draw(logits, uniforms, self.params)
+        # An answer that is over but has not left writes where nobody reads: after its end.
+        self.out.token_ids[rows, counts] = tokens
+        self.out.log_probs[rows, counts] = log_probs
+        self.tokens[part] = tokens
+        counts += alive
+        ended = alive & self.sampler.ends(tokens, self.eos, rows, counts)
+        self.ended[part] |= ended
+        alive &= ~ended & (counts < self.params.max_new_tokens)
+
+    def _leave(self) -> None:
+        """Let the answers go that are over, once they are worth the copy."""
+        over = len(self.rows) - int(self.alive.sum())
+        if over == 0 or over < len(self.rows) / _LEAVE_AT:
+            return
+        gone = ~self.alive
+        rows = self.rows[gone]
+        self.out.lengths[rows] = self.counts[gone]
+        self.out.terminated[rows] = self.ended[gone]
+        order = self.decoder.keep(self.alive)
+        for name in _PER_ANSWER:
+            setattr(self, name, getattr(self, name)[order])
 
 
-def _invert(probs: Tensor, uniforms: Tensor, params: SamplingParams) -> Tensor:
-    cumulative = _filtered(probs, params).double().cumsum(-1)
-    total = cumulative[:, -1:]
-    # Strictly below the total, so that the first entry above it exists and has mass of its own.
-    target = torch.minimum(uniforms[:, None] * total, total.nextafter(torch.zeros_like(total)))
-    index = torch.searchsorted(cumulative, target, right=True).squeeze(-1)
-    return index.clamp_max(probs.shape[-1] - 1)  # only a row of NaN gets past the end
-
-
-def _filtered(probs: Tensor, params: SamplingParams) -> Tensor:
-    """Set to 0 what top_k and top_p leave out."""
-    if params.top_k == 0 and params.top_p >= 1:
-        return probs
-    ordered, order = probs.sort(stable=True, dim=-1, descending=True)
-    if params.top_k:
-        ordered[:, params.top_k :] = 0
-    if params.top_p < 1:
-        before = ordered.double().cumsum(-1) - ordered
-        ordered = ordered.where(before < params.top_p * ordered.double().sum(-1, keepdim=True), 0)
-    return torch.zeros_like(probs).scatter(-1, order, ordered)
+def _parts(prompts: int, num_samples: int, places: int) -> Iterator[tuple[int, range]]:
+    """Split P x G answers into whole groups, or parts of one where G exceeds the places."""
+    for prompt in range(prompts):
+        for first in range(0, num_samples, places):
+            yield prompt, range(first, min(first + places, num_samples))

@@ -4,6 +4,7 @@ Every check runs once in one process and once in two; the processes are started 
 """
 
 import os
+from contextlib import nullcontext
 from typing import get_args
 
 import pytest
@@ -23,8 +24,9 @@ from rlzoo.algorithms import PPO, discover
 from rlzoo.batching import micro_batches, minibatches
 from rlzoo.objective import KLPenalty, policy_loss, value_loss
 from rlzoo.ops import Aggregation, Denominators
+from rlzoo.rollout import NativeSampler
 from rlzoo.stats import Stats
-from rlzoo.types import Experience, PolicyBatch, Prompt, Prompts, Rollouts
+from rlzoo.types import Experience, PolicyBatch, Prompt, Prompts, Rollouts, SamplingParams
 
 WORLD, P, G, T = 2, 4, 2, 12
 LENGTHS = (1, 12, 3, 2, 0, 7, 12, 5)  # answers, in the order of the prompts: uneven over ranks
@@ -240,6 +242,42 @@ def uneven(rank, world):
     }
 
 
+class Sharded:
+    """A policy whose every forward pass needs all ranks, as sharded weights do; counts them."""
+
+    device, max_length, lockstep = torch.device("cpu"), None, True
+    eos_ids, pad_id, forwards = frozenset({1}), 0, 0
+
+    def generating(self):
+        return nullcontext()
+
+    def new_cache(self):
+        return self
+
+    def batch_select_indices(self, indices):
+        pass
+
+    def step(self, input_ids, attention_mask, position_ids, cache):
+        self.forwards += 1
+        ranks.sum_over_ranks(torch.ones(3))
+        following = (input_ids[:, -1] - 1).clamp_min(1)
+        return torch.full((len(input_ids), 50), -1e4).scatter(-1, following[:, None], 0.0)
+
+    def decode(self, ids):
+        return ""
+
+
+def lockstep(rank, world):
+    """DIST-01: the only answer of rank 0 has 2 tokens; rank 1 reads twice, and needs 5 and 3."""
+    starts = [[3], [6, 4]][rank] if world > 1 else [3, 6, 4]
+    rows = tuple(Prompt((token,), "") for token in starts)
+    policy = Sharded()
+    rollouts = NativeSampler(max_concurrent=1).sample(
+        policy, Prompts(rows, tuple(range(len(rows)))), 1, SamplingParams(20), 0
+    )
+    return {"forwards": policy.forwards, "lengths": rollouts.lengths().tolist()}
+
+
 def everything(rank, world):
     stats = Stats()
     stats.add("mean", [4.0, 6.0][rank] if world > 1 else 10.0, [4, 2][rank] if world > 1 else 6)
@@ -259,6 +297,7 @@ def everything(rank, world):
         "advantages": advantages_of(rank, world),
         "stats": ranks.merge_stats(stats).means(),
         "broadcast": ranks.gather_objects(("from", rank)),
+        "lockstep": lockstep(rank, world),
         "uneven": uneven(rank, world) if world > 1 else None,
     }
 
@@ -343,6 +382,13 @@ def test_dist_03_ranks_make_as_many_passes_as_the_busiest(two):
     assert idle["many"] == [([0], False), ([1], False), ([0], True)]
     assert busy["none"] == [(2, False), (1, False)]
     assert idle["none"] == [(1, True), (1, True)]
+
+
+def test_dist_01_ranks_that_are_done_keep_step(one, two):
+    """DIST-01: forward passes [8, 8], lengths [2] and [5, 3]; alone, as many as tokens."""
+    assert [rank["lockstep"]["forwards"] for rank in two] == [8, 8]
+    assert [rank["lockstep"]["lengths"] for rank in two] == [[2], [5, 3]]
+    assert one["lockstep"] == {"forwards": 10, "lengths": [2, 5, 3]}
 
 
 def test_adv_05_a_group_split_over_ranks(one, two):

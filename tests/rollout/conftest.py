@@ -59,7 +59,7 @@ class _NoCache:
 class Scripted:
     """A policy that follows every token with a fixed next one, with probability 1."""
 
-    device, max_length = torch.device("cpu"), None
+    device, max_length, lockstep = torch.device("cpu"), None, False
 
     def __init__(self, following, eos_ids, pad_id, size=120):
         self.following, self.eos_ids, self.pad_id = following, frozenset(eos_ids), pad_id

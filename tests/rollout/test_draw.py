@@ -2,7 +2,7 @@
 
 import torch
 
-from rlzoo.rollout.native import draw
+from rlzoo.rollout.drawing import draw
 from rlzoo.types import SamplingParams
 
 

@@ -7,7 +7,7 @@ import torch
 
 from rlzoo.errors import UserError
 from rlzoo.models import DensePolicy
-from rlzoo.rollout import NativeSampler
+from rlzoo.rollout import NativeSampler, slots
 from rlzoo.types import Prompt, Prompts, SamplingParams
 
 TEXTS = ["1+2=", "abc", "12345678+9abcdef=", "0"]
@@ -181,7 +181,38 @@ def test_finished_rows_leave_the_batch(tiny, ask, monkeypatch):
     assert rows[1] <= 64
     assert rows[-1] < 32
     alive = rollouts.mask.sum(0)[1 : len(rows)]
-    assert all(have * 3 / 4 <= need <= have for have, need in zip(rows[1:], alive, strict=True))
+    assert all(have * 15 / 16 <= need <= have for have, need in zip(rows[1:], alive, strict=True))
+
+
+def test_waiting_answers_take_the_places_of_finished_ones(tiny, ask, monkeypatch):
+    """The batch stays nearly full until nobody waits: far fewer steps than block after block."""
+    policy, steps = tiny(config={"eos_token_id": list(range(3))}), []
+    step = policy.step
+
+    def counted(input_ids, *args):
+        steps.append(len(input_ids) if input_ids.shape[1] == 1 else 0)
+        return step(input_ids, *args)
+
+    monkeypatch.setattr(policy, "step", counted)
+    prompts, params = ask(policy, TEXTS * 6), SamplingParams(30)
+    rollouts = NativeSampler(16).sample(policy, prompts, 4, params, 0)
+    lengths = rollouts.lengths().view(-1, 16)
+    decoding = [rows for rows in steps if rows]
+    assert max(decoding) == 16
+    assert len(decoding) < 0.7 * int((lengths.max(-1).values - 1).sum())
+    # Places that are kept free for whole groups, and the last answers, cost a quarter at most.
+    assert sum(decoding) < 1.25 * int((lengths - 1).sum())
+
+
+def test_the_slots_move_when_their_columns_run_out(tiny, ask, monkeypatch):
+    """Answers that join late, after short ones, and prompts longer than all columns so far."""
+    policy, params = tiny(config={"eos_token_id": list(range(3))}), SamplingParams(50)
+    texts = ["1", "2+", "3", "1+2=" * 15, "7", "abcdef" * 6, *TEXTS]
+    expected = NativeSampler().sample(policy, ask(policy, texts), 3, params, 1)
+    monkeypatch.setattr(slots, "_MORE", 2)
+    for places in (4, 9):
+        same(NativeSampler(places).sample(policy, ask(policy, texts), 3, params, 1), expected)
+    assert expected.lengths().max() > 20
 
 
 def test_lp03_generation_config_is_not_used(tiny, ask, tmp_path):
@@ -254,10 +285,10 @@ def test_mistakes_are_one_line(tiny, ask, num_samples, params, message):
     assert "\n" not in str(caught.value)
 
 
-def test_an_empty_prompt_and_batch_size_are_refused(tiny):
+def test_an_empty_prompt_and_no_place_are_refused(tiny):
     with pytest.raises(UserError, match="prompt 0 has no tokens"):
         NativeSampler().sample(tiny(), Prompts((Prompt((), ""),), (0,)), 1, SamplingParams(), 0)
-    with pytest.raises(UserError, match="max_batch_size must be at least 1, not 0"):
+    with pytest.raises(UserError, match="max_concurrent must be at least 1, not 0"):
         NativeSampler(0)
 
 
