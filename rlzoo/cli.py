@@ -1,4 +1,4 @@
-"""The command line: fit, validate, compare, inspect, generate, export, algorithms."""
+"""The command line: fit, validate, compare, plan, inspect, generate, export, algorithms."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ from rlzoo.data import PromptDataModule
 from rlzoo.errors import UserError
 from rlzoo.explain import explain
 from rlzoo.module import RLModule
+from rlzoo.sizing import command as sizing
 
 OVERVIEW = f"""rlzoo {__version__}: policy-gradient objectives for language models
 
   rlzoo fit        --config configs/quickstart.yaml [--model.algorithm GSPO]   train
   rlzoo validate   --config ... [--ckpt_path ...]                              held-out accuracy
   rlzoo compare    --config configs/compare.yaml [--seeds 0,1,2 --jobs 2]      side by side
+  rlzoo plan       --config ... [--hardware h100]                              memory and speed
   rlzoo inspect    --ckpt_path ... [--algorithms GRPO,GSPO]                    what the clips do
   rlzoo generate   --ckpt_path ... --prompt "S31452="                          answers to a prompt
   rlzoo export     --ckpt_path ... --output_dir ...                            a Hugging Face folder
@@ -273,8 +275,10 @@ def main(args: list[str] | None = None) -> None:
             lightning_command(args)
         elif command == "compare":
             comparison.compare(args[1:], settle)
+        elif command == "plan":
+            sizing.plan(args[1:], settle)
         else:
-            commands.run(command, args[1:], [*RLCLI.subcommands(), "compare"])
+            commands.run(command, args[1:], [*RLCLI.subcommands(), "compare", "plan"])
     except UserError as error:
         if os.environ.get("RLZOO_TRACEBACK"):
             raise

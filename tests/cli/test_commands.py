@@ -106,11 +106,11 @@ def test_help_of_fit_explains_settings_from_their_docstrings(command):
 def test_overview_names_every_command(command, args):
     run = command(*args)
     assert run.code == 0
-    for name in ("fit", "validate", "generate", "export", "algorithms"):
+    for name in ("fit", "validate", "compare", "plan", "inspect", "generate", "export", "algorithms"):
         assert f"rlzoo {name}" in run.out
 
 
-@pytest.mark.parametrize("name", ["generate", "export", "algorithms"])
+@pytest.mark.parametrize("name", ["plan", "generate", "export", "algorithms"])
 def test_help_of_other_commands(command, name):
     run = command(name, "--help")
     assert run.code == 0

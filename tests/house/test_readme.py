@@ -11,12 +11,8 @@ from rlzoo.algorithms import discover
 from rlzoo.commands import COMMANDS
 
 README = read("README.md")
-DOCUMENTS = (
-    "README.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    *("docs/" + n for n in ("metrics.md", "data_and_rewards.md", "design.md")),
-)
+PAGES = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *PAGES)
 SHELL = [
     line
     for name in DOCUMENTS
@@ -31,9 +27,11 @@ LINES = sorted({line for line in SHELL if line.startswith("rlzoo ")})
 def options(tmp_path_factory):
     """Return every option of every command, from its help."""
     folder = tmp_path_factory.mktemp("help")
-    names = ("fit", "validate", "compare", *COMMANDS)
+    names = ("fit", "validate", "compare", "plan", *COMMANDS)
     texts = {name: run(rlzoo(name, "--help"), folder) for name in names}
-    return {name: set(re.findall(r"--[\w.]+", text)) for name, text in texts.items()}
+    found = {name: set(re.findall(r"--[\w.]+", text)) for name, text in texts.items()}
+    found["plan"] |= found["fit"]  # a plan takes what the run would
+    return found
 
 
 def test_the_two_commands_are_install_run_and_test():
@@ -113,6 +111,11 @@ def test_links_lead_somewhere(name):
         # The picture is drawn by a run and may not be there yet in a bare checkout.
         if not target.startswith("http") and not target.endswith(".png"):
             assert ((ROOT / name).parent / target).exists(), target
+
+
+def test_every_page_is_listed():
+    table = README.split("## Documentation")[1].split("\n## ")[0]
+    assert sorted(re.findall(r"\]\((docs/\S+)\)", table)) == PAGES
 
 
 def test_the_tree_is_there():
