@@ -102,11 +102,14 @@ def test_help_of_fit_explains_settings_from_their_docstrings(command):
     assert run.code == 0
 
 
+COMMANDS = "fit validate compare plan inspect generate export algorithms"
+
+
 @pytest.mark.parametrize("args", [[], ["--help"], ["-h"]])
 def test_overview_names_every_command(command, args):
     run = command(*args)
     assert run.code == 0
-    for name in ("fit", "validate", "compare", "plan", "inspect", "generate", "export", "algorithms"):
+    for name in COMMANDS.split():
         assert f"rlzoo {name}" in run.out
 
 
