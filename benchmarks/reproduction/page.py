@@ -6,15 +6,9 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.reproduction.pictures import by_length
-from benchmarks.reproduction.verdicts import Claim, claims, objective
+from benchmarks.reproduction.verdicts import Claim, claims, model_of, objective
 from rlzoo.compare.diagnostics import length_range
 
-MODELS = {
-    "configs/quickstart.yaml": "dense, 2 layers",
-    "configs/quickstart_moe.yaml": "MoE, 2 layers, 8 experts, top 2",
-    "configs/experiments/stress_dense.yaml": "dense, 6 layers",
-    "configs/experiments/stress_moe.yaml": "MoE, 6 layers, 16 experts, top 2",
-}
 HEAD = """# What the GSPO paper claims, at our scale
 
 Written by `python -m benchmarks.reproduction`, which trains the runs below on a CPU and takes every
@@ -63,7 +57,8 @@ def name_of(variant: dict[str, Any], label: str) -> str:
     """Return a variant as the page names it: objective, model and other settings."""
     axes = dict(variant["axes"])
     parts = [objective(label, variant)]
-    if model := MODELS.get(axes.pop("config", "")):
+    axes.pop("config", None)
+    if model := model_of(variant):
         parts.append(model)
     return ", ".join(parts + [f"{key.rpartition('.')[2]} {value}" for key, value in axes.items()])
 

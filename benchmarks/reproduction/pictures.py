@@ -50,7 +50,8 @@ def _learning(variants: dict[str, Any], title: str, path: Path) -> None:
 
 
 def _by_length(variants: dict[str, Any], path: Path) -> None:
-    series, buckets = {}, set()
+    series: dict[str, Any] = {}
+    buckets: set[tuple[float, float]] = set()
     for label, found in variants.items():
         kinds = []
         for kind in ("token", "sequence"):

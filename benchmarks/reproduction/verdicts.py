@@ -38,9 +38,10 @@ def claims(found: dict[str, Any]) -> list[Claim]:
     """
     rows = []
     if "claims" in found:
-        rows += [_clips(found["claims"]), _learns("claims", found["claims"])]
+        rows += [_clips(found["claims"]), *_learns(found["claims"], "")]
     if "long" in found:
-        rows += [_clips(found["long"], " on long answers"), _learns("long", found["long"])]
+        rows.append(_clips(found["long"], " on long answers"))
+        rows += _learns(found["long"], "long answers")
         rows += [_noise(found["long"], "token"), _noise(found["long"], "sequence")]
     if "replay" in found:
         rows += [_volatility(found["replay"]), _replay(found["replay"])]
@@ -58,6 +59,19 @@ def _pairs(experiment: dict[str, Any], first: str, second: str) -> list[tuple[st
         for a, b in itertools.product(variants, variants)
         if variants[a]["axes"] == variants[b]["axes"] and (named[a], named[b]) == (first, second)
     ]
+
+
+MODELS = {
+    "configs/quickstart.yaml": "dense, 2 layers",
+    "configs/quickstart_moe.yaml": "MoE, 2 layers, 8 experts, top 2",
+    "configs/experiments/stress_dense.yaml": "dense, 6 layers",
+    "configs/experiments/stress_moe.yaml": "MoE, 6 layers, 16 experts, top 2",
+}
+
+
+def model_of(variant: dict[str, Any]) -> str:
+    """Return the model that a variant trains, empty where all train the same."""
+    return MODELS.get(variant["axes"].get("config", ""), "")
 
 
 def objective(label: str, variant: dict[str, Any]) -> str:
@@ -78,27 +92,29 @@ def _clips(experiment: dict[str, Any], where: str = "") -> Claim:
     for grpo, gspo in _pairs(experiment, "GRPO", "GSPO"):
         low, high = variants[grpo]["means"][CLIP], variants[gspo]["means"][CLIP]
         ratios.append(high / low if low else float("inf"))
-        shown.append(f"{high:.3f} against {low:.5f}, {ratios[-1]:.0f} times ({gspo})")
+        shown.append(
+            f"{high:.3f} against {low:.5f}, {ratios[-1]:.0f} times ({model_of(variants[gspo]) or 'dense, 2 layers'})"
+        )
     verdict = "yes" if min(ratios) >= 30 else "in part" if min(ratios) >= 5 else "no"
     claim = f"GSPO clips about two orders of magnitude more tokens than GRPO{where}"
     return Claim(claim, verdict, "; ".join(shown))
 
 
-def _learns(name: str, experiment: dict[str, Any]) -> Claim:
-    where = " on long answers" if name == "long" else ""
-    shown, verdicts = [], set()
+def _learns(experiment: dict[str, Any], where: str) -> list[Claim]:
+    rows = []
     for grpo, gspo in _pairs(experiment, "GRPO", "GSPO"):
         pair = next(p for p in experiment["pairs"] if {p["first"], p["second"]} == {grpo, gspo})
         sign = 1 if pair["first"] == gspo else -1
         low, high = sorted(sign * end for end in pair["area_interval"] or [-1.0, 1.0])
         on_the_way = ", slower on the way" if high < 0 else ", faster on the way" if low > 0 else ""
-        verdicts.add(_at_the_end(pair["verdict"], sign) + on_the_way)
-        shown.append(
-            f"{sign * pair['difference']:+.3f} at the end, {sign * pair['area']:+.3f} averaged over"
-            f" the run ({gspo})"
+        figures = (
+            f"GSPO {sign * pair['difference']:+.3f} at the end, {sign * pair['area']:+.3f} averaged"
+            " over the run"
         )
-    claim = f"GSPO learns better at the same cost{where}"
-    return Claim(claim, "; ".join(sorted(verdicts)), "; ".join(shown))
+        model = where or model_of(experiment["variants"][gspo])
+        verdict = _at_the_end(pair["verdict"], sign) + on_the_way
+        rows.append(Claim(f"GSPO learns better at the same cost: {model}", verdict, figures))
+    return rows
 
 
 def _at_the_end(verdict: str, sign: int) -> str:
@@ -156,7 +172,7 @@ def _steady(experiment: dict[str, Any]) -> Claim:
     for grpo, gspo in _pairs(experiment, "GRPO", "GSPO"):
         one, two = fmean(variants[grpo]["drops"]), fmean(variants[gspo]["drops"])
         better.append(two < one / 1.5)
-        shown.append(f"mean largest drop {two:.3f} against {one:.3f} ({gspo})")
+        shown.append(f"mean largest drop {two:.3f} against {one:.3f} ({model_of(variants[gspo])})")
     verdict = "yes" if all(better) else "in part" if any(better) else "no"
     claim = "GSPO is steadier when answers are used hard"
     return Claim(claim, verdict, "; ".join(shown))
