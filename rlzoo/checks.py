@@ -71,6 +71,11 @@ def check_settings(module: RLModule) -> None:
     if module.max_grad_norm < 0:
         raise UserError(f"model.max_grad_norm must be >= 0 (0 is off), got {module.max_grad_norm}")
     _check_reference(module)
+    if learner.policy.router.replay == "old-policy" and learner.updates_per_iteration == 1:
+        raise UserError(
+            "model.policy.replay old-policy has no effect with one update per iteration, whose "
+            "routing is the old policy's own; raise model.minibatches or model.epochs, or drop it"
+        )
     name = type(learner.algorithm).__name__
     if unknown := set(learner.algorithm.needs) - BATCH_FIELDS:
         raise UserError(

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from rlzoo.batching import micro_batches
+from rlzoo.objective import KLPenalty
 from rlzoo.rewards.base import Reward, Sample
 from rlzoo.rewards.runner import RewardRunner
 from rlzoo.spread import finish_spread
 from rlzoo.stats import Stats
-from rlzoo.types import Experience, Rollouts, Sequences
+from rlzoo.types import Experience, PolicyBatch, Rollouts, Scores, Sequences
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def score_rows(
     """Run a scoring function over some rows, a micro-batch at a time.
 
     Args:
-        function: Sequences of n rows to named (n, t) tensors.
+        function: Sequences of n rows to named (n, t) tensors; the (n, S, L, k) ``experts`` go to
+            the record of the iteration's routing instead.
         experience: Holds the rollouts.
         rows: (n,) long.
         max_tokens: Most padded tokens at a time.
@@ -100,11 +102,49 @@ def score_rows(
     shape = experience.mask.shape
     filled: dict[str, Tensor] = {}
     for micro in micro_batches(experience, rows, max_tokens):
-        for name, values in function(experience.rollouts.sequences(micro.rows)).items():
+        found = function(experience.sequences(micro.rows))
+        experts = found.pop("experts", None)
+        if experts is not None and experience.routing is not None and not micro.padding:
+            experience.routing.keep(micro.rows, experts)
+        for name, values in found.items():
             full = filled.setdefault(name, values.new_zeros(shape))
             if not micro.padding:
                 full[micro.rows, : values.shape[1]] = values
     return filled
+
+
+def policy_batch(
+    experience: Experience, rows: Tensor, scores: Scores, mask: Tensor, kl: KLPenalty
+) -> PolicyBatch:
+    """Return what an objective sees of some rows.
+
+    Args:
+        experience: Of the iteration.
+        rows: (n,) long.
+        scores: Of these rows under the current weights.
+        mask: (n, t) bool, the tokens that train.
+        kl: A penalty that the reward carries leaves no reference for the loss.
+
+    Returns:
+        Tensors (n, t).
+    """
+    rollouts, width = experience.rollouts, mask.shape[1]
+
+    def cut(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values[rows, :width]
+
+    assert experience.old_log_probs is not None
+    return PolicyBatch(
+        log_probs=scores.log_probs,
+        old_log_probs=experience.old_log_probs[rows, :width],
+        advantages=experience.advantages[rows, :width],
+        mask=mask,
+        rollout_log_probs=cut(rollouts.log_probs),
+        ref_log_probs=None if kl.in_reward else cut(experience.ref_log_probs),
+        entropy=scores.entropy,
+        group_ids=rollouts.group_ids[rows],
+        token_ids=cut(rollouts.token_ids),
+    )
 
 
 def reward_stats(scored: Scored, rewards: Sequence[Reward]) -> Stats:

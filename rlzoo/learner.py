@@ -14,15 +14,16 @@ from rlzoo.advantages import Advantage, Outcome
 from rlzoo.algorithms.base import Algorithm
 from rlzoo.control import Controller, State, load_states, move
 from rlzoo.corrections import Correction
-from rlzoo.experience import Scored, score_rows
+from rlzoo.experience import Scored, policy_batch, score_rows
 from rlzoo.models.base import Policy
 from rlzoo.models.critic import Critic
 from rlzoo.models.reference import Reference
 from rlzoo.objective import KLPenalty, policy_loss, value_loss
 from rlzoo.ops import Aggregation, kl_penalty
+from rlzoo.routing import RoutingLearner, follow
 from rlzoo.settings import ValueSettings
 from rlzoo.stats import Stats
-from rlzoo.types import Experience, PolicyBatch, Rollouts, Scores, Sequences
+from rlzoo.types import Experience, Rollouts, Sequences
 
 
 @dataclass
@@ -68,6 +69,7 @@ class Learner:
     control: Sequence[Controller] = ()
     mask_truncated: bool = False
     drop_zero_advantage: bool = False
+    routing: RoutingLearner | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         for controller in self.control:
@@ -103,7 +105,9 @@ class Learner:
         if self.mask_truncated:
             mask = mask & rollouts.terminated[:, None]
         blank = torch.zeros_like(rollouts.log_probs)
-        experience = Experience(rollouts, mask, blank, old_log_probs=blank.clone())
+        self.routing = self.routing or follow(self.policy, self.updates_per_iteration)
+        record = self.routing.begin(rollouts) if self.routing else None
+        experience = Experience(rollouts, mask, blank, blank.clone(), routing=record)
         self.policy.training_mode()
         known: dict[str, Any] = self._scores_before(experience, seed)
         experience = replace(experience, **known)
@@ -139,7 +143,7 @@ class Learner:
         rollouts = experience.rollouts
         every = torch.arange(len(rollouts), device=experience.mask.device)
         known: dict[str, Tensor] = {}
-        if self.critic is not None or self.kl.in_reward:
+        if self.critic is not None or self.kl.in_reward or self.policy.router.aux_coefficient:
             known |= score_rows(self._by_policy, experience, every, self.micro_batch_tokens)
         elif self.minibatches > 1:
             prompts = len(rollouts.prompts) * ranks.world_size()
@@ -153,6 +157,8 @@ class Learner:
     def _by_policy(self, sequences: Sequences) -> dict[str, Tensor]:
         scores = self.policy.score(sequences, self.temperature)
         known = {"old_log_probs": scores.log_probs}
+        if scores.routing is not None:
+            known["experts"] = scores.routing.chosen
         if self.critic is not None and scores.hidden is not None:
             known["values"] = self.critic.values(sequences, scores.hidden)
         return known
@@ -203,7 +209,7 @@ class Learner:
         Returns:
             0-d, to be summed over micro-batches and ranks.
         """
-        sequences = experience.rollouts.sequences(micro.rows)
+        sequences = experience.sequences(micro.rows)
         scores = self.policy.score(sequences, self.temperature, self.wants_entropy)
         width = sequences.mask.shape[1]
         mask = experience.mask[micro.rows, :width]
@@ -214,7 +220,7 @@ class Learner:
             experience.old_log_probs[micro.rows, :width] = scores.log_probs.detach()
         loss, found = policy_loss(
             self.algorithm,
-            self._batch(experience, micro.rows, scores, mask),
+            policy_batch(experience, micro.rows, scores, mask, self.kl),
             minibatch.denominators,
             aggregation=self.aggregation,
             length=self.length,
@@ -223,6 +229,9 @@ class Learner:
             corrections=self.corrections,
         )
         stats.merge([found])
+        if self.routing is not None and scores.routing is not None:
+            record, seen = experience.routing, scores.routing
+            loss = loss + self.routing.learn(record, minibatch, micro, seen, on_policy=on_policy)
         if self.critic is None or scores.hidden is None:
             return loss
         assert experience.values is not None
@@ -238,28 +247,6 @@ class Learner:
         stats.merge([of_value.stats])
         return loss + self.value.coefficient * of_value.loss
 
-    def _batch(
-        self, experience: Experience, rows: Tensor, scores: Scores, mask: Tensor
-    ) -> PolicyBatch:
-        rollouts, width = experience.rollouts, mask.shape[1]
-
-        def cut(values: Tensor | None) -> Tensor | None:
-            return None if values is None else values[rows, :width]
-
-        assert experience.old_log_probs is not None
-        in_reward = self.kl.in_reward
-        return PolicyBatch(
-            log_probs=scores.log_probs,
-            old_log_probs=experience.old_log_probs[rows, :width],
-            advantages=experience.advantages[rows, :width],
-            mask=mask,
-            rollout_log_probs=cut(rollouts.log_probs),
-            ref_log_probs=None if in_reward else cut(experience.ref_log_probs),
-            entropy=scores.entropy,
-            group_ids=rollouts.group_ids[rows],
-            token_ids=cut(rollouts.token_ids),
-        )
-
     def adapt(self, means: Mapping[str, float], answers: int) -> dict[str, float]:
         """Move the coefficients that are under control, once an iteration is over.
 
@@ -268,11 +255,11 @@ class Learner:
             answers: N over all ranks.
 
         Returns:
-            The coefficients that the iteration used, to be logged.
+            The coefficients that the iteration used and what the routers did, to be logged.
         """
         used = move(self.control, means, answers)
         self._set_coefficients()
-        return used
+        return used | (self.routing.finish() if self.routing else {})
 
     def control_state(self) -> dict[str, State]:
         """Return what a checkpoint keeps of the control, by setting."""

@@ -49,6 +49,7 @@ def plan(module: RLModule) -> list[str]:
         f" {sampling.top_k or 'off'}, at most {sampling.max_new_tokens} tokens; nothing is taken"
         " from the checkpoint's generation_config",
     ]
+    lines[1:1] = module.policy.describe()
     if learner.reference:
         lines.append(f"reference: {learner.reference.source}, kl {_shown(learner.kl)}")
     for name in ("corrections", "control"):

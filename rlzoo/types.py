@@ -7,11 +7,13 @@ Legend, used in every file: ``P`` prompts of one iteration, ``G`` answers per pr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from rlzoo.routes import Routing, RoutingRecord
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,14 @@ class Sequences:
         input_ids: (n, S) long.
         prompt_lengths: (n,) long; response token t of row i stands at ``prompt_lengths[i] + t``.
         mask: (n, T) bool, the response tokens to score.
+        experts: (n, S, L, k) integers, the experts that a mixture of experts must use, or None
+            where its routers choose.
     """
 
     input_ids: Tensor
     prompt_lengths: Tensor
     mask: Tensor
+    experts: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -98,11 +103,13 @@ class Scores:
         entropy: (n, T) fp32 entropy of the next-token distribution in nats, or None if not asked.
         hidden: (M, H) final hidden states at the M masked-in positions in row-major order; they
             predict the response tokens, and a critic that shares the trunk reads them.
+        routing: What the routers of a mixture of experts did, or None.
     """
 
     log_probs: Tensor
     entropy: Tensor | None = None
     hidden: Tensor | None = None
+    routing: Routing | None = None
 
 
 @dataclass(frozen=True)
@@ -182,6 +189,7 @@ class Experience:
         values: fp32, the critic's before the update, or None.
         returns: fp32 targets of the critic, or None.
         signal: (N,) bool, rows whose group did not earn the same reward throughout, or None.
+        routing: The experts that tokens were sent to before the first update, or None.
     """
 
     rollouts: Rollouts
@@ -192,6 +200,21 @@ class Experience:
     values: Tensor | None = None
     returns: Tensor | None = None
     signal: Tensor | None = None
+    routing: RoutingRecord | None = None
+
+    def sequences(self, rows: Tensor) -> Sequences:
+        """Return the given rows as `Rollouts.sequences` does, with the experts to replay.
+
+        Args:
+            rows: (n,) long indices.
+
+        Returns:
+            Sequences of n rows.
+        """
+        found, routing = self.rollouts.sequences(rows), self.routing
+        if routing is None or not routing.replayed or not routing.has(rows):
+            return found
+        return replace(found, experts=routing.experts[rows, : found.input_ids.shape[1]])
 
 
 _HALF = (torch.float16, torch.bfloat16)

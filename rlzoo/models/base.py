@@ -14,6 +14,7 @@ from rlzoo.models.adapters import check_lora
 from rlzoo.models.layout import Layout, padded, response_slots
 from rlzoo.models.source import Source
 from rlzoo.models.weights import Weights
+from rlzoo.routes import RouterSettings, RouterSizes
 from rlzoo.types import Scores, Sequences
 
 
@@ -40,6 +41,8 @@ class Policy(Weights):
             where no tokenizer is named either, is digits, letters, space, newline and punctuation.
         init_seed: Seed of the weights of a model built from `config`, and of adapters.
     """
+
+    router: RouterSettings = RouterSettings(statistics=False)
 
     def __init__(
         self,
@@ -81,6 +84,11 @@ class Policy(Weights):
     def max_length(self) -> int | None:
         """Longest prompt + answer the positions allow, or None where there is no bound."""
         return getattr(self.source.hf_config.get_text_config(), "max_position_embeddings", None)
+
+    @property
+    def router_sizes(self) -> RouterSizes | None:
+        """Layers and experts of a loaded mixture of experts, None for a dense model."""
+        return None
 
     def encode(self, prompt: str | Sequence[Mapping[str, str]]) -> list[int]:
         """Turn a plain string or chat messages into the ids the model is fed.

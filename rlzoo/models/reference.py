@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -49,7 +50,8 @@ class Reference:
 
     @torch.no_grad()
     def log_probs(self, sequences: Sequences, temperature: float) -> Tensor:
-        """Return (n, T) log-probabilities under the reference."""
+        """Return (n, T) log-probabilities under the reference, which routes as it likes."""
+        sequences = replace(sequences, experts=None)
         if self._frozen is not None:
             self._frozen.to(sequences.input_ids.device)
             return self._frozen.score(sequences, temperature).log_probs

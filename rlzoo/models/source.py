@@ -59,6 +59,7 @@ class Source:
             raise UserError(f"{owner}: gguf_file {gguf_file!r} needs `path`, the folder it is in")
         self.owner, self.path, self.config, self.gguf_file = owner, path, config, gguf_file
         self._tokenizer, self._characters = tokenizer, characters
+        self.options: dict[str, Any] = {}  # more keywords of transformers' loaders
 
     @cached_property
     def folder(self) -> str:
@@ -160,7 +161,7 @@ class Source:
         from transformers import AutoModelForCausalLM
 
         config = copy.deepcopy(self.hf_config)
-        options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
+        options: dict[str, Any] = {"dtype": getattr(torch, dtype), **self.options}
         if attention != "sdpa":  # transformers' default, which some families replace by eager
             options["attn_implementation"] = attention
         try:

@@ -86,12 +86,29 @@ class Weights(nn.Module, ABC):
         for module in model.modules():
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 module.p = 0.0
+        self.prepare(model)
         if self.gradient_checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.gradient_checkpointing_enable(self.checkpoint_options)
         if self.lora is not None:
             model = add_adapters(model, self.lora, self.init_seed)
         self.model = model
         self._check_head()
+
+    def prepare(self, model: Any) -> None:
+        """Change a model that has just been loaded, before adapters are put on it.
+
+        Args:
+            model: The transformers model.
+        """
+
+    @property
+    def checkpoint_options(self) -> dict[str, Any]:
+        """How layers are recomputed under `gradient_checkpointing`."""
+        return {"use_reentrant": False}
+
+    def describe(self) -> list[str]:
+        """Return what a run says about the model at its start, beside its size."""
+        return []
 
     def _check_head(self) -> None:
         model, seen = self.causal_lm, []

@@ -35,6 +35,18 @@ DENSE = {
     ),
 }
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
+LATENT = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "intermediate_size": 48,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
 MOE = {
     "qwen3_moe": dict(
         model_type="qwen3_moe", **COMMON, **HEADS, **EXPERTS, num_experts=4, decoder_sparse_step=1
@@ -50,6 +62,53 @@ MOE = {
         intermediate_size=24,
         num_experts=4,
         num_experts_per_tok=2,
+    ),
+    "qwen2_moe": dict(
+        model_type="qwen2_moe",
+        **COMMON,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=48,
+        shared_expert_intermediate_size=24,
+        num_experts=4,
+        decoder_sparse_step=1,
+        **EXPERTS,
+    ),
+    "deepseek_v2": dict(
+        model_type="deepseek_v2",
+        **COMMON,
+        **LATENT,
+        **EXPERTS,
+        n_routed_experts=4,
+        n_group=2,
+        topk_group=1,
+        topk_method="group_limited_greedy",
+        routed_scaling_factor=1.5,
+    ),
+    "deepseek_v3": dict(
+        model_type="deepseek_v3",
+        **COMMON,
+        **LATENT,
+        **EXPERTS,
+        n_routed_experts=4,
+        n_group=2,
+        topk_group=1,
+        norm_topk_prob=True,
+    ),
+    "qwen3_5_moe": dict(
+        model_type="qwen3_5_moe_text",
+        **COMMON,
+        **EXPERTS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_experts=4,
+        shared_expert_intermediate_size=24,
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_key_heads=2,
+        linear_num_value_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
     ),
 }
 
