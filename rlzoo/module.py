@@ -39,6 +39,7 @@ from rlzoo.startup import plan, self_check
 from rlzoo.state import load_state, restore_rng, save_state
 from rlzoo.stats import Stats
 from rlzoo.strategies.accumulation import accumulating
+from rlzoo.strategies.fsdp2 import shard_model, whole
 from rlzoo.types import Experience, Prompt, Prompts, Rollouts, SamplingParams
 
 log = logging.getLogger("rlzoo")
@@ -169,6 +170,7 @@ class RLModule(L.LightningModule):
         self.learner.reference.build(self.policy)
         if self.critic is not None:
             self.critic.build(self.policy)
+        shard_model(self)
 
     def configure_optimizers(self) -> Any:
         """Return one optimizer for policy and critic, and its schedule over updates."""
@@ -237,7 +239,7 @@ class RLModule(L.LightningModule):
                 # DDP averages gradients over ranks, and each rank holds a share of one sum.
                 self.manual_backward(loss * ranks.world_size())
         limit = self.max_grad_norm or float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), limit)
+        norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters(), limit))
         finite = bool(torch.isfinite(norm))
         if finite:
             optimizer.step()

@@ -37,6 +37,11 @@ class Reference:
     def __bool__(self) -> bool:
         return self.source != "none"
 
+    @property
+    def frozen(self) -> Policy | None:
+        """The copy whose weights are kept, if there is one."""
+        return self._frozen
+
     def build(self, policy: Policy) -> None:
         """Take the reference; call once the policy has its initial weights, before it trains."""
         if self.source == "adapter_base":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ class Weights(nn.Module, ABC):
         model: The transformers or peft model; None before `load`.
         lockstep: Whether a forward pass needs every rank, as it does where a strategy shards the
             weights: sampling then keeps the ranks in step.
+        while_generating: What a strategy that shards the weights does around the rollout.
     """
 
     source: Source
@@ -43,6 +44,7 @@ class Weights(nn.Module, ABC):
     init_seed: int
     model: Any
     lockstep: bool = False
+    while_generating: Callable[[], AbstractContextManager[None]] = staticmethod(nullcontext)
     _frozen: bool
 
     @property
@@ -175,7 +177,7 @@ class Weights(nn.Module, ABC):
         before = [(module, module.training) for module in self.modules()]
         self.eval()
         try:
-            with torch.no_grad():
+            with self.while_generating(), torch.no_grad():
                 yield
         finally:
             for module, training in before:

@@ -1,0 +1,137 @@
+"""Fully sharded data parallelism, torch's second kind, through Lightning's ModelParallelStrategy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from typing_extensions import override
+
+from rlzoo.models.base import Policy
+from rlzoo.types import Sequences
+
+if TYPE_CHECKING:
+    from rlzoo.module import RLModule
+
+
+class FSDP2Strategy(ModelParallelStrategy):
+    """Weights, gradients and optimizer state cut up over all processes, layer by layer.
+
+    A layer's weights are gathered for its forward pass and again for its backward pass; gradients
+    are reduced to their owners in every micro-batch, so that none is ever whole. Any policy, any
+    critic, dense or mixture of experts; the results are those of one process. A checkpoint is one
+    file with whole weights, which any number of processes can read. Every process loads the whole
+    model into the host's memory before it is cut up.
+
+    Args:
+        gather_for_rollout: Keep all weights whole while answers are sampled: fast, and needs room
+            for them. Otherwise each layer is gathered for each token.
+        **kwargs: ``process_group_backend`` and ``timeout`` of Lightning's ModelParallelStrategy.
+    """
+
+    def __init__(self, gather_for_rollout: bool = True, **kwargs: Any) -> None:
+        super().__init__(save_distributed_checkpoint=False, **kwargs)
+        self.gather_for_rollout = gather_for_rollout
+
+    @override
+    def setup_environment(self) -> None:
+        """Start the processes, all of which share one model."""
+        self._data_parallel_size = self.num_nodes * self.num_processes
+        self._tensor_parallel_size = 1
+        super().setup_environment()
+
+    @override
+    def setup(self, trainer: Any) -> None:
+        """Make sure that the policy itself is what its layers take for the root."""
+        super().setup(trainer)
+        policy: Policy = self.lightning_module.policy  # type: ignore[assignment, union-attr]
+        ids = torch.zeros(1, 2, dtype=torch.long, device=self.root_device)
+        mask = torch.ones(1, 1, dtype=torch.bool, device=self.root_device)
+        with torch.no_grad():
+            policy.score(Sequences(ids, torch.ones_like(ids[:, 0]), mask))
+        reshard(policy)
+
+
+def shard_model(module: RLModule) -> None:
+    """Cut up policy, critic and reference where the strategy asks for it.
+
+    Args:
+        module: After its weights are loaded, before its optimizer is built.
+    """
+    strategy = module.trainer.strategy
+    if not isinstance(strategy, FSDP2Strategy):
+        return
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    mesh = strategy.device_mesh["data_parallel"]
+    policy, critic = module.policy, module.critic
+    for copy in (policy, module.learner.reference.frozen):
+        if copy is not None:
+            _shard_layers(copy.causal_lm.base_model, mesh)
+            # Its backward pass recomputes the head, which must still be whole then.
+            fully_shard(copy, mesh=mesh, reshard_after_forward=False)
+    if critic is not None:
+        trunk = getattr(critic, "trunk", None)
+        if trunk is not None:
+            _shard_layers(trunk, mesh)
+        fully_shard(critic.head, mesh=mesh)  # type: ignore[arg-type]
+        fully_shard(critic, mesh=mesh)
+        register_fsdp_forward_method(critic, "values")
+    policy.while_generating = lambda: gathered(policy, whole=strategy.gather_for_rollout)
+    policy.lockstep = not strategy.gather_for_rollout and strategy.world_size > 1
+
+
+def _shard_layers(trunk: Any, mesh: Any) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    for part in list(trunk.modules()):
+        if isinstance(part, nn.ModuleList):
+            for layer in part:
+                fully_shard(layer, mesh=mesh)
+            return
+
+
+def units(policy: nn.Module) -> list[Any]:
+    """Return the modules whose weights are gathered together."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return [part for part in policy.modules() if isinstance(part, FSDPModule)]
+
+
+@contextmanager
+def gathered(policy: nn.Module, *, whole: bool) -> Iterator[None]:
+    """Hold weights whole for many forward passes without gradients.
+
+    Args:
+        policy: Sharded; every rank must enter.
+        whole: All of them; else those outside of the layers, which stay cut up.
+
+    Yields:
+        Nothing.
+    """
+    parts = units(policy)
+    held = parts if whole else [part for part in parts if part is policy]
+    for part in held:
+        part.unshard()
+        part.set_reshard_after_forward(False, recurse=False)
+    try:
+        yield
+    finally:
+        reshard(policy)
+
+
+def reshard(policy: nn.Module) -> None:
+    """Let go of all weights that are not this rank's."""
+    for part in units(policy):
+        part.reshard()
+        part.set_reshard_after_forward(part is not policy, recurse=False)
+
+
+def whole(value: Tensor) -> Tensor:
+    """Return a number that may be spread over ranks, as one that is not."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
