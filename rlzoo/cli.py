@@ -27,6 +27,7 @@ from rlzoo.errors import UserError
 from rlzoo.explain import explain
 from rlzoo.module import RLModule
 from rlzoo.sizing import command as sizing
+from rlzoo.strategies.fsdp2 import check_sharding
 
 OVERVIEW = f"""rlzoo {__version__}: policy-gradient objectives for language models
 
@@ -129,13 +130,14 @@ def check_optimisation(trainer: Any) -> None:
 
 
 def check_strategy(trainer: Any) -> None:
-    """Refuse DeepSpeed where it cannot run.
+    """Refuse strategies that cannot run, or not as rlzoo trains.
 
     Raises:
         UserError: With what is missing.
     """
     strategy = trainer.strategy
     name = strategy if isinstance(strategy, str) else str(strategy.get("class_path", ""))
+    check_sharding(strategy)
     if "deepspeed" not in name.lower():
         return
     if importlib.util.find_spec("deepspeed") is None:  # importing it would print a warning

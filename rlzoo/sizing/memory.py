@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlzoo.models.scoring import CHUNK_FLOATS
 from rlzoo.sizing.anatomy import Anatomy
@@ -152,11 +152,15 @@ def transport(job: Job, fixed: int, free: int) -> list[Part]:
             live = min(LIVE, spread)
             lines.append(Part("gathered weights", p.weight * live, _times(p.weight, live)))
         return lines
-    if s.kind == "fsdp2":
+    if s.kind == "fsdp2" and s.world > 1:
         ends = a.embedding * (1 if a.tied else 2)
         count = 2.0 * a.largest_block + ends
-        how = f"{_times(p.weight, count)}: two layers, embedding and head"
-        return [Part("gathered weights", p.weight * count, how)]
+        how = f"{_times(p.weight, count)}: two layers, embedding, head"
+        name = "gathered weights"
+        if not s.gather_for_rollout:
+            return [Part(name, p.weight * count, how)]
+        line = Part("gathered for the rollout", p.weight * a.total, _times(p.weight, a.total))
+        return [Part(name, p.weight * count, how, rollout=False), replace(line, training=False)]
     return []
 
 

@@ -21,6 +21,7 @@ class Sharding:
             from 3 weights. FSDP2 does what stage 3 does.
         ep_size: Processes over which the experts of a layer are spread.
         bucket_view: Whether DDP's gradients live in its buckets, in place of a copy there.
+        gather_for_rollout: Whether FSDP2 keeps all weights whole while answers are sampled.
         offload_optimizer: Whether optimizer state is in the host's memory.
         offload_weights: Whether weights are.
     """
@@ -31,6 +32,7 @@ class Sharding:
     stage: int = 0
     ep_size: int = 1
     bucket_view: bool = False
+    gather_for_rollout: bool = True
     offload_optimizer: bool = False
     offload_weights: bool = False
 
@@ -39,6 +41,8 @@ class Sharding:
         """The strategy as a person would name it."""
         names = {"single": "one process", "ddp": "DDP", "fsdp2": "FSDP2"}
         name = names.get(self.kind) or f"DeepSpeed ZeRO {self.stage}"
+        if self.kind == "fsdp2" and not self.gather_for_rollout:
+            name += ", rollout by layer"
         if self.ep_size > 1:
             name += f", experts over {self.ep_size}"
         if self.offload_optimizer:
@@ -78,7 +82,8 @@ class Sharding:
         size = self.ep_size if self.ep_size > 1 else max(fits, default=1)
         spread = [replace(way, ep_size=size) for way in zero[1:]] if size > 1 else []
         first = replace(plain, kind="ddp", stage=0)
-        return [first, *zero, replace(plain, kind="fsdp2", stage=3), *spread]
+        whole = replace(plain, kind="fsdp2", stage=3, gather_for_rollout=True)
+        return [first, *zero, whole, replace(whole, gather_for_rollout=False), *spread]
 
 
 def sharding_of(trainer: dict[str, Any], experts: int) -> Sharding:
@@ -101,14 +106,15 @@ def sharding_of(trainer: dict[str, Any], experts: int) -> Sharding:
     if "SingleDeviceStrategy" in names:
         return Sharding("single", 1)
     if "ModelParallelStrategy" in names:
-        return Sharding("fsdp2", world, nodes, stage=3)
+        whole = bool(options.get("gather_for_rollout", True))
+        return Sharding("fsdp2", world, nodes, stage=3, gather_for_rollout=whole)
     if "DDPStrategy" in names and "DeepSpeedStrategy" not in names:
         view = bool(options.get("gradient_as_bucket_view"))
         return Sharding("ddp", world, nodes, bucket_view=view)
     if "DeepSpeedStrategy" not in names:
         raise UserError(
-            f"trainer.strategy {cls.__name__}: a plan knows auto, ddp, DeepSpeed and FSDP2 "
-            "(ModelParallelStrategy); choose one of these"
+            f"trainer.strategy {cls.__name__}: a plan knows auto, ddp, fsdp2 and DeepSpeed; choose "
+            "one of these"
         )
     ep_size = int(options.get("ep_size") or 1)
     if ep_size > 1 and (not experts or experts % ep_size or world % ep_size):

@@ -68,7 +68,8 @@ def decoding(job: Job, device: Hardware) -> Bound:
     width = min(p.weight, p.compute)
     dense = a.total - a.routed - (0 if a.tied else a.embedding)
     cache = batch * context * p.compute * a.layers * a.key_width
-    traffic = (gathered(job) if s.stage == 3 else 0.0) + all_to_all(job, batch)
+    by_step = s.stage == 3 and not (s.kind == "fsdp2" and s.gather_for_rollout)
+    traffic = (gathered(job) if by_step else 0.0) + all_to_all(job, batch)
     return Bound(
         "decoding",
         batch,

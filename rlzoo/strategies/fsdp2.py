@@ -1,17 +1,18 @@
-"""Fully sharded data parallelism, torch's second kind, through Lightning's ModelParallelStrategy."""
+"""Torch's fully sharded data parallelism (FSDP2), through Lightning's ModelParallelStrategy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from typing_extensions import override
 
+from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
 from rlzoo.types import Sequences
 
@@ -49,12 +50,35 @@ class FSDP2Strategy(ModelParallelStrategy):
     def setup(self, trainer: Any) -> None:
         """Make sure that the policy itself is what its layers take for the root."""
         super().setup(trainer)
-        policy: Policy = self.lightning_module.policy  # type: ignore[assignment, union-attr]
+        policy = cast(Policy, cast(Any, self.lightning_module).policy)
         ids = torch.zeros(1, 2, dtype=torch.long, device=self.root_device)
         mask = torch.ones(1, 1, dtype=torch.bool, device=self.root_device)
         with torch.no_grad():
             policy.score(Sequences(ids, torch.ones_like(ids[:, 0]), mask))
         reshard(policy)
+
+
+StrategyRegistry.register("fsdp2", FSDP2Strategy, description="rlzoo's FSDP2")
+OTHERS = (".FSDPStrategy", ".ModelParallelStrategy")
+"""Lightning's own ways to shard, which know nothing of rollouts and whole checkpoints."""
+
+
+def check_sharding(strategy: Any) -> None:
+    """Refuse other ways to shard, and a class where Lightning wants a name.
+
+    Args:
+        strategy: ``trainer.strategy``.
+
+    Raises:
+        UserError: Naming ours.
+    """
+    name = strategy if isinstance(strategy, str) else str(strategy.get("class_path", ""))
+    if name.startswith("fsdp_") or name == "fsdp" or name.endswith(OTHERS):
+        raise UserError(
+            f"trainer.strategy {name} is not driven by rlzoo; use trainer.strategy fsdp2"
+        )
+    if "." in name and isinstance(strategy, str):
+        raise UserError(f"trainer.strategy {name} is a class; give trainer.strategy.class_path")
 
 
 def shard_model(module: RLModule) -> None:
@@ -115,7 +139,7 @@ def gathered(policy: nn.Module, *, whole: bool) -> Iterator[None]:
         Nothing.
     """
     parts = units(policy)
-    held = parts if whole else [part for part in parts if part is policy]
+    held: list[Any] = parts if whole else [part for part in parts if part is policy]
     for part in held:
         part.unshard()
         part.set_reshard_after_forward(False, recurse=False)

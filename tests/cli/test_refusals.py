@@ -180,6 +180,7 @@ def test_unknown_command(command, name, suggestion):
             {"trainer.val_check_interval": 10},
             ["val_check_interval 10", "2 iterations", "check_val_every_n_epoch"],
         ),
+        ({"trainer.strategy": "fsdp"}, ["trainer.strategy fsdp is not driven", "fsdp2"]),
         ({"trainer.strategy": "deepspeed_stage_2"}, ["deepspeed_stage_2", "cpu", "ddp"]),
         ({"data.train_size": 3}, ["3 training prompts", "prompts_per_iteration 4"]),
         ({"model.rewards": []}, ["rewards", "at least one"]),

@@ -90,12 +90,12 @@ def one_process(folder, changes, *args):
     return run
 
 
-def two_processes(folder, changes):
+def two_processes(folder, changes, strategy=("ddp",), *args):
     """Start the launcher; if it hangs, it and its children are killed and the test fails."""
     write(folder, changes)
-    command = ["fit", "--config", "config.yaml", "--trainer.devices", "2"]
+    command = ["fit", "--config", "config.yaml", "--trainer.devices", "2", *args]
     child = subprocess.Popen(
-        [sys.executable, "-m", "rlzoo.cli", *command, "--trainer.strategy", "ddp"],
+        [sys.executable, "-m", "rlzoo.cli", *command, "--trainer.strategy", *strategy],
         cwd=folder,
         env={**os.environ, "RECORD": str(folder / "seen"), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -113,12 +113,12 @@ def two_processes(folder, changes):
 
 
 class Pair:
-    def __init__(self, folder, changes):
+    def __init__(self, folder, changes, strategy=("ddp",)):
         self.folder = folder
         for name in ("one", "two"):
             (folder / name).mkdir()
         self.one = one_process(folder / "one", changes)
-        code, _, self.err = two_processes(folder / "two", changes)
+        code, _, self.err = two_processes(folder / "two", changes, strategy)
         assert code == 0, self.err
         self.log = folder / "two" / "runs" / "tiny" / "version_0"
 

@@ -165,8 +165,10 @@ def test_decoding_is_bound_by_reading_weights_and_cache():
 
 
 def test_partitioned_weights_make_decoding_wait_for_the_network():
-    sharded = job(sharding=Sharding("fsdp2", 4, stage=3), concurrent=8)
-    decode = bounds(sharded, PRESETS["h100"])[0]
+    by_layer = Sharding("fsdp2", 4, stage=3, gather_for_rollout=False)
+    decode = bounds(job(sharding=by_layer, concurrent=8), PRESETS["h100"])[0]
+    whole = replace(by_layer, gather_for_rollout=True)
+    assert bounds(job(sharding=whole, concurrent=8), PRESETS["h100"])[0].limit == "memory"
     assert decode.limit == "network"
     assert decode.network == pytest.approx(2 * 8.1907e9 * 3 / 4 / 450e9, rel=1e-3)
 
