@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlzoo.models.base import Policy
 from rlzoo.rollout.slots import Slots
@@ -60,6 +62,10 @@ class Decoder(ABC):
         Returns:
             (kept,) the former row of each row that is left.
         """
+
+    def weights(self) -> AbstractContextManager[None]:
+        """Return the context in which the model is run."""
+        return cast_once(self.policy)
 
     def idle(self) -> None:
         """Run the model once for nothing, while other ranks need it to take part."""
@@ -152,8 +158,8 @@ class SlotDecoder(Decoder):
         return positions if limit is None else positions.clamp_max(limit - 1)
 
 
-def decoder_for(policy: Policy, rows: int, room: int) -> Decoder:
-    """Return the decoder that suits a model.
+def generic_decoder(policy: Policy, rows: int, room: int) -> Decoder:
+    """Return the decoder through transformers that suits a model.
 
     Args:
         policy: The model.
@@ -168,6 +174,32 @@ def decoder_for(policy: Policy, rows: int, room: int) -> Decoder:
     if not simple or "chunked_attention" in _layer_types(policy):
         return WholeDecoder(policy)
     return SlotDecoder(policy, rows, room)
+
+
+@contextmanager
+def cast_once(policy: Policy) -> Iterator[None]:
+    """Hold linear weights in autocast's type for a while, which casts at every call otherwise.
+
+    Args:
+        policy: A model whose weights are all on this rank.
+
+    Yields:
+        Nothing.
+    """
+    kind = policy.device.type
+    if not torch.is_autocast_enabled(kind) or policy.lockstep:
+        yield
+        return
+    kept = {id(m.weight) for m in policy.modules() if isinstance(m, nn.Embedding)}
+    linear = [m.weight for m in policy.modules() if isinstance(m, nn.Linear)]
+    before = [(weight, weight.data) for weight in linear if id(weight) not in kept]
+    try:
+        for weight, data in before:
+            weight.data = data.to(torch.get_autocast_dtype(kind))
+        yield
+    finally:
+        for weight, data in before:
+            weight.data = data
 
 
 def _layer_types(policy: Policy) -> list[str]:

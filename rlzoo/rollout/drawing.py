@@ -9,6 +9,7 @@ from rlzoo.types import SamplingParams
 
 _BLOCK_FLOATS = 2**22
 _WIDTH = 128
+_SHORT = 1024
 
 
 def draw(logits: Tensor, uniforms: Tensor | None, params: SamplingParams) -> tuple[Tensor, Tensor]:
@@ -35,35 +36,39 @@ def draw(logits: Tensor, uniforms: Tensor | None, params: SamplingParams) -> tup
 def _draw(logits: Tensor, uniforms: Tensor | None, params: SamplingParams) -> tuple[Tensor, Tensor]:
     if params.temperature not in (0.0, 1.0):
         logits = logits / params.temperature
-    largest, best = logits.max(-1, keepdim=True)
+    largest = logits.amax(-1, keepdim=True)
     weights = (logits - largest).exp_()
-    sums, columns = _sums(weights)
+    sums = _sums(weights)
     if uniforms is None:
-        tokens = best.squeeze(-1)
+        tokens = logits.argmax(-1)
     else:
         chosen = _filtered(weights, params)
-        tokens = _invert(chosen, uniforms, *(sums, columns) if chosen is weights else _sums(chosen))
+        tokens = _invert(chosen, uniforms, sums if chosen is weights else _sums(chosen))
     log_normaliser = largest.squeeze(-1) + sums.sum(-1).log().float()
     return tokens, logits.gather(-1, tokens[:, None]).squeeze(-1) - log_normaliser
 
 
-def _sums(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum runs of `_WIDTH` columns; returns (rows, runs) float64 and the columns of a run."""
-    rows, size = weights.shape
+def _sums(weights: Tensor) -> Tensor:
+    """Sum runs of `_WIDTH` columns, (rows, runs) float64; a short row is not cut up."""
+    size = weights.shape[-1]
+    if size <= _SHORT:
+        return weights.double()
     whole = size - size % _WIDTH
-    sums = weights[:, :whole].view(rows, -1, _WIDTH).sum(-1)
+    sums: Tensor = weights[:, :whole].view(len(weights), -1, _WIDTH).sum(-1)
     if whole < size:
         sums = torch.cat([sums, weights[:, whole:].sum(-1, keepdim=True)], -1)
-    return sums.double(), torch.arange(min(_WIDTH, size), device=weights.device)
+    return sums.double()
 
 
-def _invert(weights: Tensor, uniforms: Tensor, sums: Tensor, columns: Tensor) -> Tensor:
+def _invert(weights: Tensor, uniforms: Tensor, sums: Tensor) -> Tensor:
     size = weights.shape[-1]
     cumulative = sums.cumsum(-1)
     target = _below(uniforms[:, None] * cumulative[:, -1:], cumulative[:, -1:])
     run = _first_above(cumulative, target)
+    if size <= _SHORT:
+        return run.squeeze(-1)
     target = target - (cumulative - sums).gather(-1, run)
-    columns = run * _WIDTH + columns
+    columns = run * _WIDTH + torch.arange(_WIDTH, device=weights.device)
     inside = weights.gather(-1, columns.clamp_max(size - 1)).double()
     inside = inside.masked_fill_(columns >= size, 0.0).cumsum_(-1)
     chosen = _first_above(inside, _below(target, inside[:, -1:]))

@@ -18,7 +18,8 @@ from rlzoo import ranks
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
 from rlzoo.rollout.base import Sampler, check_request
-from rlzoo.rollout.decoders import Decoder, decoder_for
+from rlzoo.rollout.choice import decoder_for
+from rlzoo.rollout.decoders import Decoder
 from rlzoo.rollout.drawing import draw
 from rlzoo.types import Prompts, Rollouts, SamplingParams
 
@@ -70,7 +71,8 @@ class NativeSampler(Sampler):
         with policy.generating():
             rows = max(1, min(size, self.max_concurrent))
             run = _Run(self, policy, prompts, num_samples, params, seed, out, rows)
-            run.finish()
+            with run.decoder.weights():
+                run.finish()
         return out.rollouts(policy, prompts, num_samples)
 
     def ends(self, tokens: Tensor, eos: Tensor, rows: Tensor, counts: Tensor) -> Tensor:

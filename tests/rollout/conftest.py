@@ -10,11 +10,30 @@ from rlzoo.types import Prompt, Prompts
 
 COMMON = {"num_hidden_layers": 2, "hidden_size": 32, "initializer_range": 0.2}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
 FAMILIES = {
     "qwen3": {**COMMON, **HEADS, "head_dim": 8},
+    "qwen2": {**COMMON, **HEADS},
+    "llama": {**COMMON, **HEADS, "attention_bias": True, "rope_parameters": LLAMA3},
+    "mistral": {**COMMON, **HEADS, "sliding_window": None},
     "gpt2": {**COMMON, "num_attention_heads": 4, "max_position_embeddings": 64},
     "gemma2": {**COMMON, **HEADS, "head_dim": 8, "sliding_window": 6},
     "mixtral": {**COMMON, **HEADS, "num_experts_per_tok": 2, "num_local_experts": 4},
+    "qwen2_moe": {
+        **COMMON,
+        **HEADS,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 24,
+    },
     "qwen3_moe": {
         **COMMON,
         **HEADS,
@@ -29,7 +48,7 @@ FAMILIES = {
 @pytest.fixture
 def tiny():
     def make(family="qwen3", **kwargs):
-        kind = MoEPolicy if family in ("mixtral", "qwen3_moe") else DensePolicy
+        kind = MoEPolicy if family in ("mixtral", "qwen2_moe", "qwen3_moe") else DensePolicy
         config = {"model_type": family, **FAMILIES[family], **kwargs.pop("config", {})}
         policy = kind(config=config, characters="0123456789abcdef+= ", **kwargs)
         policy.load()
@@ -59,7 +78,7 @@ class _NoCache:
 class Scripted:
     """A policy that follows every token with a fixed next one, with probability 1."""
 
-    device, max_length, lockstep = torch.device("cpu"), None, False
+    device, max_length, lockstep = torch.device("cpu"), None, True
 
     def __init__(self, following, eos_ids, pad_id, size=120):
         self.following, self.eos_ids, self.pad_id = following, frozenset(eos_ids), pad_id

@@ -1,5 +1,6 @@
 """Picking one token by inverting the cumulative distribution."""
 
+import pytest
 import torch
 
 from rlzoo.rollout.drawing import draw
@@ -16,6 +17,21 @@ def test_the_cumulative_distribution_is_inverted():
     assert tokens.tolist() == [0, 0, 1, 1, 2, 2]
     expected = torch.tensor([0.5, 0.5, 0.2, 0.2, 0.3, 0.3]).log()
     torch.testing.assert_close(log_probs, expected)
+
+
+@pytest.mark.parametrize("size", [700, 5000])
+def test_every_token_gets_its_share_of_the_unit_interval(size):
+    """Uniforms on a grid: a token's count is its probability to one grid step at either end."""
+    torch.manual_seed(0)
+    logits, steps = torch.randn(size) * 3, 4096
+    logits[::7] = -torch.inf
+    uniforms = ((torch.arange(steps) + 0.5) / steps).double()
+    tokens, log_probs = draw(logits.expand(steps, -1), uniforms, SamplingParams(temperature=0.7))
+    probs = (logits.double() / 0.7).softmax(-1)
+    counts = tokens.bincount(minlength=size)
+    assert (counts - probs * steps).abs().max() < 1.01
+    assert counts[::7].sum() == 0
+    torch.testing.assert_close(log_probs, probs[tokens].log().float(), atol=2e-6, rtol=0)
 
 
 def test_a_token_without_probability_is_never_picked():

@@ -8,10 +8,12 @@ import torch
 from rlzoo.errors import UserError
 from rlzoo.models import DensePolicy
 from rlzoo.rollout import NativeSampler, slots
+from rlzoo.rollout.choice import decoder_for
 from rlzoo.types import Prompt, Prompts, SamplingParams
 
 TEXTS = ["1+2=", "abc", "12345678+9abcdef=", "0"]
-FAMILIES = ["qwen3", "gpt2", "gemma2", "mixtral", "qwen3_moe"]
+FUSED = ["qwen3", "qwen2", "llama", "mistral", "mixtral", "qwen2_moe", "qwen3_moe"]
+FAMILIES = [*FUSED, "gpt2", "gemma2"]
 
 
 def same(one, two):
@@ -37,7 +39,7 @@ def test_greedy_is_generate_token_for_token(tiny, ask, family):
     assert len({tuple(row) for row in rollouts.token_ids.tolist()}) > 1
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.5])
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_log_probs_are_those_of_score(tiny, ask, family, temperature):
     """LP-10: each log-prob belongs to the sampled id beside it; a greedy one is at temperature 1."""
@@ -52,6 +54,39 @@ def test_log_probs_are_those_of_score(tiny, ask, family, temperature):
     torch.testing.assert_close(rollouts.log_probs[:, :width], scores, atol=1e-5, rtol=0)
     assert rollouts.log_probs[rollouts.mask].lt(0).all()
     assert rollouts.log_probs[~rollouts.mask].eq(0).all()
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe", "gemma2", "gpt2"])
+def test_autocast_casts_once_and_gives_the_weights_back(tiny, ask, family):
+    """bfloat16 on both paths: near the trainer's log-probs, and float32 weights afterwards."""
+    policy = tiny(family, config={"initializer_range": 0.1})
+    before = {name: p.clone() for name, p in policy.named_parameters()}
+    with torch.autocast("cpu", torch.bfloat16):
+        rollouts = NativeSampler().sample(policy, ask(policy, TEXTS), 4, SamplingParams(12), 0)
+        gap_to_score(policy, rollouts, 0.1)
+    exact = NativeSampler().sample(policy, ask(policy, TEXTS), 4, SamplingParams(12), 0)
+    assert not torch.equal(rollouts.log_probs[:, 0], exact.log_probs[:, 0])
+    for name, p in policy.named_parameters():
+        assert p.dtype == torch.float32
+        assert torch.equal(p, before[name])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_which_decoder_is_used(tiny, family, caplog):
+    policy = tiny(family)
+    with policy.generating(), caplog.at_level("INFO", "rlzoo"):
+        kinds = {type(decoder_for(policy, 2, 4)).__name__ for _ in range(2)}
+    assert kinds == {"FusedDecoder" if family in FUSED else "SlotDecoder"}
+    assert len(caplog.messages) == (family not in FUSED), "the reason is given, once"
+
+
+def test_a_model_that_the_fused_decoder_gets_wrong_is_left_to_transformers(tiny, caplog):
+    policy = tiny("llama")
+    for layer in policy.causal_lm.model.layers:
+        layer.self_attn.o_proj.register_forward_hook(lambda module, args, out: 2 * out)
+    with policy.generating(), caplog.at_level("INFO", "rlzoo"):
+        assert type(decoder_for(policy, 2, 4)).__name__ == "SlotDecoder"
+    assert "logits of the fused decoder differ" in caplog.text
 
 
 def test_lp10_token_ids_are_never_made_from_text(tiny, ask):
@@ -168,7 +203,7 @@ def test_rows_that_leave_the_batch_do_not_disturb_the_others(scripted):
 
 
 def test_finished_rows_leave_the_batch(tiny, ask, monkeypatch):
-    policy, rows = tiny(config={"eos_token_id": list(range(12))}), []
+    policy, rows = tiny("gemma2", config={"eos_token_id": list(range(12))}), []
     step = policy.step
 
     def counted(input_ids, *args):
@@ -186,7 +221,7 @@ def test_finished_rows_leave_the_batch(tiny, ask, monkeypatch):
 
 def test_waiting_answers_take_the_places_of_finished_ones(tiny, ask, monkeypatch):
     """The batch stays nearly full until nobody waits: far fewer steps than block after block."""
-    policy, steps = tiny(config={"eos_token_id": list(range(3))}), []
+    policy, steps = tiny("gemma2", config={"eos_token_id": list(range(9))}), []
     step = policy.step
 
     def counted(input_ids, *args):
@@ -250,15 +285,28 @@ def test_gradient_checkpointing_and_mode_do_not_change_answers(tiny, ask):
     same(NativeSampler().sample(checkpointed, prompts, 4, params, 0), expected)
 
 
-def test_adapters_take_part_in_sampling(tiny, ask):
-    policy = tiny(lora={"r": 4, "lora_alpha": 64})
+@pytest.mark.parametrize("dora", [False, True])
+def test_adapters_take_part_in_sampling(tiny, ask, dora):
+    """Merged into the fused weights, or left to peft where they cannot be."""
+    policy = tiny(lora={"r": 4, "lora_alpha": 64, "use_dora": dora})
     prompts, params = ask(policy, TEXTS), SamplingParams(8)
     before = NativeSampler().sample(policy, prompts, 4, params, 0)
+    torch.manual_seed(0)
     with torch.no_grad():
-        for p in policy.trainable_state().values():
-            p.fill_(0.1)
+        for name, p in policy.trainable_state().items():
+            if "lora_" in name:
+                p.normal_(std=0.05)
     after = NativeSampler().sample(policy, prompts, 4, params, 0)
     assert not torch.equal(before.token_ids, after.token_ids)
+    gap_to_score(policy, after, 1e-5)
+    with policy.base_weights():
+        same(NativeSampler().sample(policy, prompts, 4, params, 0), before)
+
+
+def gap_to_score(policy, rollouts, limit):
+    with torch.no_grad():
+        scores = policy.score(rollouts.sequences(torch.arange(len(rollouts)))).log_probs
+    torch.testing.assert_close(rollouts.log_probs[:, : scores.shape[1]], scores, atol=limit, rtol=0)
 
 
 @pytest.mark.parametrize(
