@@ -5,11 +5,13 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 import yaml
 from tiny_runs import configuration, rlzoo
 
 from rlzoo import cli
 from rlzoo.algorithms import discover
+from rlzoo.sizing.known import KNOWN
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -17,6 +19,21 @@ ROOT = Path(__file__).parents[2]
 FILES = {p: yaml.safe_load(p.read_text()) for p in sorted((ROOT / "configs").rglob("*.yaml"))}
 COMPARISONS = [p for p, given in FILES.items() if "algorithms" in given]  # a matrix, not a run
 CONFIGS = [p for p in FILES if p not in COMPARISONS]
+
+SMALL = {
+    "vocab_size": 128,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "moe_intermediate_size": 24,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+}
+MODELS = sorted((ROOT / "configs" / "models").glob("*.yaml"))
 
 
 @pytest.fixture
@@ -36,13 +53,29 @@ def built(tmp_path):
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: str(file.relative_to(ROOT)))
 def test_every_configuration_is_parsed_and_instantiated(built, file):
-    """A file without a policy is a layer over the quickstart."""
+    """A file without rewards is a layer over the quickstart."""
     given = yaml.safe_load(file.read_text())
-    layers = [] if "policy" in given.get("model", {}) else [ROOT / "configs" / "quickstart.yaml"]
+    layers = [] if "rewards" in given.get("model", {}) else [ROOT / "configs" / "quickstart.yaml"]
     command = built(*layers, file)
     assert type(command.model).__name__ == "RLModule"
     assert type(command.datamodule).__name__ == "PromptDataModule"
     assert yaml.safe_load(command.model.run_config)["model"]["policy"]["class_path"]
+
+
+@pytest.mark.parametrize("file", MODELS, ids=lambda file: file.stem)
+def test_a_model_is_of_a_family_that_is_known_and_loads_as_its_file_says(built, tmp_path, file):
+    """Its weights are those of a tiny model of the same family."""
+    base = ROOT / "configs" / "experiments" / "gsm8k.yaml"
+    path = built(base, file).model.policy.source.path
+    shape = {key: SMALL.get(key, value) for key, value in KNOWN[path].items()}
+    tiny = tmp_path / "tiny.yaml"
+    stand_in = {"path": None, "config": shape}
+    tiny.write_text(yaml.safe_dump({"model": {"policy": {"init_args": stand_in}}}))
+    policy = built(base, file, tiny).model.policy
+    policy.load()
+    assert policy.causal_lm.config.model_type == KNOWN[path]["model_type"]
+    assert next(policy.parameters()).dtype == torch.bfloat16
+    assert policy.causal_lm.is_gradient_checkpointing
 
 
 def test_there_are_configurations():
