@@ -92,9 +92,8 @@ def _clips(experiment: dict[str, Any], where: str = "") -> Claim:
     for grpo, gspo in _pairs(experiment, "GRPO", "GSPO"):
         low, high = variants[grpo]["means"][CLIP], variants[gspo]["means"][CLIP]
         ratios.append(high / low if low else float("inf"))
-        shown.append(
-            f"{high:.3f} against {low:.5f}, {ratios[-1]:.0f} times ({model_of(variants[gspo]) or 'dense, 2 layers'})"
-        )
+        model = model_of(variants[gspo]) or "dense, 2 layers"
+        shown.append(f"{high:.3f} against {low:.5f}, {ratios[-1]:.0f} times ({model})")
     verdict = "yes" if min(ratios) >= 30 else "in part" if min(ratios) >= 5 else "no"
     claim = f"GSPO clips about two orders of magnitude more tokens than GRPO{where}"
     return Claim(claim, verdict, "; ".join(shown))
