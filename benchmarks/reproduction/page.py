@@ -161,20 +161,23 @@ def _long(experiment: dict[str, Any]) -> str:
 
 def _replay(experiment: dict[str, Any]) -> str:
     rows = [
-        "| | experts that changed, before and after an update | largest to mean load |"
-        " experts unused |",
-        "|---|---|---|---|",
+        "| | experts changed | would have changed | busiest expert, over the mean | unused |",
+        "|---|---|---|---|---|",
     ]
     for label, found in experiment["variants"].items():
-        means = found["means"]
-        cells = [
-            f"{means[name]:.4f}" if means.get(name) is not None else "not measured"
-            for name in ("moe/volatility", "moe/load_max", "moe/unused")
-        ]
+        means, cells = found["means"], []
+        for name, form in (
+            ("moe/volatility", ".4f"),
+            ("moe/volatility_free", ".4f"),
+            ("moe/load_max", ".2f"),
+            ("moe/unused_experts", ".2f"),
+        ):
+            cells.append(format(means[name], form) if name in means else "")
         rows.append(f"| {name_of(found, label)} | " + " | ".join(cells) + " |")
     text = (
-        "The same mixture of experts with and without Routing Replay, which forces the experts that"
-        " the old policy chose and takes gate weights from the current router."
+        "The same mixture of experts with and without [Routing Replay](moe.md), which makes the"
+        " updates of an iteration use the experts that its tokens had before the first of them."
+        " Experts changed: share of a token's expert slots, over layers and later updates."
     )
     return (
         _section("Routing and its replay", "replay", experiment, text)

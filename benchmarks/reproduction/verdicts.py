@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.reproduction.pictures import by_length
 
-CLIP = "policy/clip_fraction"
+CLIP, TOKEN = "policy/clip_fraction", "policy/token_log_ratio_std"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ def claims(found: dict[str, Any]) -> list[Claim]:
         rows += _learns(found["long"], "long answers")
         rows += [_noise(found["long"], "token"), _noise(found["long"], "sequence")]
     if "replay" in found:
-        rows += [_volatility(found["replay"]), _replay(found["replay"])]
+        rows += [_volatility(found["replay"]), _routing_noise(found["replay"])]
+        rows += _replay(found["replay"])
     if "stress" in found:
         rows += [_steady(found["stress"])]
     return rows
@@ -143,27 +144,61 @@ def _noise(experiment: dict[str, Any], kind: str) -> Claim:
 
 
 def _volatility(experiment: dict[str, Any]) -> Claim:
-    values = {
-        label: variant["means"]["moe/volatility"]
-        for label, variant in experiment["variants"].items()
-        if variant["means"].get("moe/volatility")
-    }
-    verdict = "yes, fewer" if values else "not measured"
-    shown = "; ".join(f"{100 * value:.1f} % ({label})" for label, value in values.items())
-    claim = "After an update about 10 % of the experts of a token are others (30B)"
-    return Claim(claim, verdict, shown)
+    """Replay keeps the experts that are used; what routers would choose is the free figure."""
+    found = {}
+    for label, variant in experiment["variants"].items():
+        means = variant["means"]
+        found[label] = means.get("moe/volatility_free", means["moe/volatility"])
+    verdict = "yes" if min(found.values()) > 0.05 else "yes, fewer" if min(found.values()) else "no"
+    shown = "; ".join(f"{100 * value:.1f} % ({label})" for label, value in found.items())
+    return Claim("Updates change about 10 % of the experts of a token (30B)", verdict, shown)
 
 
-def _replay(experiment: dict[str, Any]) -> Claim:
-    means = {label: v["mean"] for label, v in experiment["variants"].items()}
-    drops = {label: max(v["drops"]) for label, v in experiment["variants"].items()}
-    collapsed = any(drop > 0.3 for label, drop in drops.items() if label.startswith("GRPO"))
-    shown = "; ".join(f"{means[k]:.3f}, largest drop {drops[k]:.3f} ({k})" for k in means)
-    return Claim(
-        "GRPO collapses on a mixture of experts without Routing Replay",
-        "yes" if collapsed else "no collapse",
-        shown,
-    )
+def _routing_noise(experiment: dict[str, Any]) -> Claim:
+    variants, shown, cuts = experiment["variants"], [], []
+    for free, replayed in _replayed(variants):
+        one, two = variants[free]["means"][TOKEN], variants[replayed]["means"][TOKEN]
+        cuts.append(1 - two / one)
+        name = objective(free, variants[free])
+        shown.append(f"{one:.4f} free, {two:.4f} replayed, {-100 * cuts[-1]:+.0f} % ({name})")
+    verdict = "yes" if min(cuts) > 0.05 else "in part" if max(cuts) > 0.05 else "no"
+    return Claim("Changing experts add noise to token ratios", verdict, "; ".join(shown))
+
+
+def _replayed(variants: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return labels of the same objective without and with replay."""
+
+    def replays(label: str) -> bool:
+        return any(value == "old-policy" for value in variants[label]["axes"].values())
+
+    return [
+        (a, b)
+        for a, b in itertools.product(variants, variants)
+        if objective(a, variants[a]) == objective(b, variants[b])
+        and (replays(a), replays(b)) == (False, True)
+    ]
+
+
+def _replay(experiment: dict[str, Any]) -> list[Claim]:
+    variants, drops, gains = experiment["variants"], [], []
+    collapsed = False
+    for label, variant in variants.items():
+        drop = max(variant["drops"])
+        drops.append(f"largest drop {drop:.3f} ({label})")
+        collapsed = collapsed or (drop > 0.3 and variant["algorithm"] == "GRPO")
+    words = {"none": "no difference shown", "impossible": "no verdict"}
+    verdicts = set()
+    for free, replayed in _replayed(variants):
+        pair = next(p for p in experiment["pairs"] if {p["first"], p["second"]} == {free, replayed})
+        sign = 1 if pair["first"] == replayed else -1
+        gains.append(f"{sign * pair['difference']:+.3f} ({objective(free, variants[free])})")
+        better = "better" if (pair["verdict"] == "higher") == (sign > 0) else "worse"
+        verdicts.add(words.get(pair["verdict"], better))
+    collapse = "GRPO collapses on a mixture of experts without Routing Replay"
+    return [
+        Claim(collapse, "yes" if collapsed else "no collapse", "; ".join(drops)),
+        Claim("Replay makes it learn better", "; ".join(sorted(verdicts)), "; ".join(gains)),
+    ]
 
 
 def _steady(experiment: dict[str, Any]) -> Claim:
