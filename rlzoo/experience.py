@@ -188,6 +188,10 @@ def finish(means: dict[str, float]) -> dict[str, float]:
         means["correction/ess"] = share
     if "rollout/length_min" in means:
         means["rollout/length_min"] = -means["rollout/length_min"]
+    if "time/iteration_s" in means:
+        named = (v for k, v in means.items() if k.startswith("time/") and k != "time/iteration_s")
+        means["time/other_s"] = max(0.0, means["time/iteration_s"] - sum(named))
+        means["tokens/sampled_per_s"] = means["tokens/iteration"] / means["time/rollout_s"]
     return means
 
 

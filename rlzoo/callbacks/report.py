@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ class Report(Callback):
         self.folder = Path()
         self.rewards: list[tuple[int, float]] = []
         self.held_out: list[tuple[int, dict[str, float]]] = []
+        self.seconds: dict[str, float] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Learn where the run's files go."""
@@ -96,17 +98,20 @@ class Report(Callback):
         if not trainer.is_global_zero:
             return
         values = {k: float(v) for k, v in metrics.items() if not k.startswith("val/")}
+        for part, seconds in seconds_by_part(values).items():
+            self.seconds[part] = self.seconds.get(part, 0.0) + seconds
         append(self.folder, {"iteration": done, **values})
         self.warn_of_clipping(done, values.get("policy/clip_fraction", 0.0))
         if done % self.every_n_iterations == 0:
             log.info(
-                "iteration %d/%s  reward %.3f  clip %.4f  length %.1f  tokens/s %.0f",
+                "iteration %d/%s  reward %.3f  clip %.4f  length %.1f  tokens/s %.0f  (%s)",
                 done,
                 total_iterations(module) or "endless",
                 metrics["reward/mean"],
                 metrics["policy/clip_fraction"],
                 metrics["rollout/length"],
                 metrics["tokens/per_s"],
+                time_shares(seconds_by_part(values)),
             )
         every = self.samples_every_n_iterations
         if every and done % every == 0:
@@ -198,6 +203,7 @@ class Report(Callback):
             "updates": int(module.progress["updates"]),
             "tokens": int(module.progress["tokens"]),
             "seconds": round(float(module.progress["seconds"]), 3),
+            "seconds_by_part": {part: round(s, 3) for part, s in self.seconds.items()},
             "held_out": [{"iteration": i, **values} for i, values in self.held_out],
             "first_rollouts": self.first_rollouts,
             "config_hash": hashlib.sha256(config.encode()).hexdigest()[:16],
@@ -209,6 +215,7 @@ class Report(Callback):
         return {
             "rewards": self.rewards,
             "held_out": self.held_out,
+            "seconds": self.seconds,
             "first_rollouts": self.first_rollouts,
         }
 
@@ -216,7 +223,22 @@ class Report(Callback):
         """Take the curves back."""
         self.rewards = [(i, r) for i, r in state_dict["rewards"]]
         self.held_out = [(i, dict(v)) for i, v in state_dict["held_out"]]
+        self.seconds = dict(state_dict["seconds"])
         self.first_rollouts = state_dict.get("first_rollouts")
+
+
+def seconds_by_part(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return where an iteration's seconds went, the whole left out."""
+    parts = {k: v for k, v in metrics.items() if k.startswith("time/") and k.endswith("_s")}
+    return {k[len("time/") : -len("_s")]: v for k, v in parts.items() if k != "time/iteration_s"}
+
+
+def time_shares(seconds: Mapping[str, float]) -> str:
+    """Return shares of the time, the largest first, what rounds to nothing left out."""
+    whole = max(sum(seconds.values()), 1e-9)
+    order = sorted(seconds, key=lambda part: -seconds[part])
+    shares = {part: round(100 * seconds[part] / whole) for part in order}
+    return ", ".join(f"{part} {share} %" for part, share in shares.items() if share)
 
 
 def closing(summary: dict[str, Any], folder: Path) -> list[str]:
@@ -230,7 +252,8 @@ def closing(summary: dict[str, Any], folder: Path) -> list[str]:
         f"held-out accuracy: sampled {number('accuracy_before')} -> {number('accuracy_after')}, "
         f"greedy {number('greedy_before')} -> {number('greedy_after')}",
         f"{summary['iterations']} iterations, {summary['updates']} updates, "
-        f"{summary['tokens']} tokens in {summary['seconds']:.1f} s ({rate:.0f} tokens/s)",
+        f"{summary['tokens']} tokens in {summary['seconds']:.1f} s ({rate:.0f} tokens/s): "
+        + time_shares(summary["seconds_by_part"]),
         f"summary, picture, TensorBoard log, configuration, checkpoints: {folder}"
         "/{summary.json, reward.png, events.*, config.yaml, checkpoints}",
     ]
