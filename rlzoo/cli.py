@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import itertools
 import logging
 import os
@@ -28,6 +27,7 @@ from rlzoo.explain import explain
 from rlzoo.module import RLModule
 from rlzoo.sizing import command as sizing
 from rlzoo.strategies.fsdp2 import check_sharding
+from rlzoo.strategies.guards import check_installed
 
 OVERVIEW = f"""rlzoo {__version__}: policy-gradient objectives for language models
 
@@ -133,20 +133,17 @@ def check_strategy(trainer: Any) -> None:
     """Refuse strategies that cannot run, or not as rlzoo trains.
 
     Raises:
-        UserError: With what is missing.
+        UserError: With the remedy.
     """
     strategy = trainer.strategy
     name = strategy if isinstance(strategy, str) else str(strategy.get("class_path", ""))
     check_sharding(strategy)
-    if "deepspeed" not in name.lower():
-        return
-    if importlib.util.find_spec("deepspeed") is None:  # importing it would print a warning
-        raise UserError(f"trainer.strategy {name} needs: pip install 'rlzoo-lightning[deepspeed]'")
-    if trainer.accelerator == "cpu" or not torch.cuda.is_available():
+    if name.endswith("DeepSpeedExpertParallelStrategy"):
+        check_installed()
+    if name.startswith("deepspeed") or name.endswith(".DeepSpeedStrategy"):
         raise UserError(
-            f"trainer.strategy {name} runs on CUDA GPUs and this run is on "
-            f"{trainer.accelerator if trainer.accelerator == 'cpu' else 'a machine without one'}; "
-            "use trainer.strategy auto, or ddp for several processes"
+            f"trainer.strategy {name} would neither clip nor accumulate under manual optimisation; "
+            "use class_path rlzoo.strategies.DeepSpeedExpertParallelStrategy"
         )
 
 

@@ -19,21 +19,27 @@ from rlzoo.inspect.command import inspect_checkpoint
 from rlzoo.models.base import Policy
 from rlzoo.probe import clip_effect, ratio_unit, sources
 from rlzoo.rollout.native import NativeSampler
+from rlzoo.strategies.shares import checkpoint_file
 from rlzoo.types import Prompt, Prompts, SamplingParams
 
 
-def check_file(ckpt_path: str) -> None:
+def check_file(ckpt_path: str) -> str:
     """Refuse a path that cannot hold a checkpoint, before anything heavy.
+
+    Returns:
+        The file: the path itself, or the one in a sharded checkpoint that holds all weights.
 
     Raises:
         UserError: If it is not a file, or not of the format that torch saves.
     """
+    ckpt_path = checkpoint_file(ckpt_path)
     if not Path(ckpt_path).is_file():
         raise UserError(f"ckpt_path '{ckpt_path}' is not a file; give a checkpoint of rlzoo fit")
     if not zipfile.is_zipfile(ckpt_path):
         raise UserError(
             f"ckpt_path '{ckpt_path}' is not a checkpoint, or was cut short; give one of rlzoo fit"
         )
+    return ckpt_path
 
 
 def load_policy(ckpt_path: str) -> Policy:
@@ -48,7 +54,7 @@ def load_policy(ckpt_path: str) -> Policy:
     Raises:
         UserError: If the file is missing or was not written by rlzoo.
     """
-    check_file(ckpt_path)
+    ckpt_path = check_file(ckpt_path)
     checkpoint = torch.load(ckpt_path, map_location="cpu", weights_only=True)
     if not checkpoint.get("rlzoo", {}).get("config"):
         raise UserError(f"ckpt_path '{ckpt_path}' carries no rlzoo configuration; use rlzoo fit")

@@ -74,13 +74,14 @@ class IterationSampler(Sampler[list[tuple[int, int]]]):
 
 
 class RankBatches(Sampler[list[tuple[int, int]]]):
-    """Held-out prompts in order, each exactly once, spread over the ranks."""
+    """Held-out prompts in order, each once, in equally many batches on every rank."""
 
     def __init__(self, size: int, batch: int) -> None:
         super().__init__()
         rank, world = ranks.rank(), ranks.world_size()
         mine = [(i, i) for i in range(rank, size, world)]
-        self.batches = [mine[i : i + batch] for i in range(0, len(mine), batch)]
+        most = -(-size // world)  # of any rank; one with fewer ends with an empty batch
+        self.batches = [mine[i : i + batch] for i in range(0, most, batch)]
 
     def __len__(self) -> int:
         return len(self.batches)

@@ -13,7 +13,7 @@ from rlzoo.experience import Scored, score
 from rlzoo.metrics import AverageAtK, PassAtK
 from rlzoo.models.base import Policy
 from rlzoo.rewards.runner import RewardRunner
-from rlzoo.rollout.base import Sampler
+from rlzoo.rollout.base import Sampler, keep_pace
 from rlzoo.settings import Evaluation
 from rlzoo.types import Prompts, SamplingParams
 
@@ -43,7 +43,11 @@ class Evaluator(nn.Module):
         self.greedy, self.reward = MeanMetric(), MeanMetric()
 
     def update(self, policy: Policy, sampler: Sampler, prompts: Prompts) -> None:
-        """Answer and judge a batch of held-out prompts."""
+        """Answer and judge a batch of held-out prompts; an empty one only keeps ranks in step."""
+        if not len(prompts):
+            for _ in ("sampled", "greedy"):
+                keep_pace(policy, sampler, self.sampling)
+            return
         k = self.settings.samples
         warm = replace(self.sampling, temperature=self.settings.temperature)
         scored = self._answer(policy, sampler, prompts, k, warm)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from rlzoo.models.critic import Critic
 from rlzoo.models.reference import Reference
 from rlzoo.objective import KLPenalty, policy_loss, value_loss
 from rlzoo.ops import Aggregation, kl_penalty
+from rlzoo.passes import predict, unpacked
 from rlzoo.routing import RoutingLearner, follow
 from rlzoo.settings import ValueSettings
 from rlzoo.stats import Stats
@@ -49,6 +50,7 @@ class Learner:
         control: Rules that move the weights of KL and entropy bonus between iterations.
         mask_truncated: Leave cut answers out of the loss.
         drop_zero_advantage: Do not score rows of groups whose rewards are all equal.
+        through: Makes a training pass: `predict`, or an engine around it.
     """
 
     policy: Policy
@@ -69,6 +71,7 @@ class Learner:
     control: Sequence[Controller] = ()
     mask_truncated: bool = False
     drop_zero_advantage: bool = False
+    through: Callable[..., dict[str, Any]] = predict
     routing: RoutingLearner | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -155,13 +158,10 @@ class Learner:
         return known
 
     def _by_policy(self, sequences: Sequences) -> dict[str, Tensor]:
-        scores = self.policy.score(sequences, self.temperature)
-        known = {"old_log_probs": scores.log_probs}
-        if scores.routing is not None:
-            known["experts"] = scores.routing.chosen
-        if self.critic is not None and scores.hidden is not None:
-            known["values"] = self.critic.values(sequences, scores.hidden)
-        return known
+        found = predict(self.policy, self.critic, sequences, self.temperature, False)
+        scores, values = unpacked(found)
+        known = {"old_log_probs": scores.log_probs} | ({} if values is None else {"values": values})
+        return known | ({} if scores.routing is None else {"experts": scores.routing.chosen})
 
     def _by_reference(self, sequences: Sequences) -> dict[str, Tensor]:
         return {"ref_log_probs": self.reference.log_probs(sequences, self.temperature)}
@@ -210,7 +210,8 @@ class Learner:
             0-d, to be summed over micro-batches and ranks.
         """
         sequences = experience.sequences(micro.rows)
-        scores = self.policy.score(sequences, self.temperature, self.wants_entropy)
+        asked = (self.policy, self.critic, sequences, self.temperature, self.wants_entropy)
+        scores, values = unpacked(self.through(*asked))
         width = sequences.mask.shape[1]
         mask = experience.mask[micro.rows, :width]
         if micro.padding:
@@ -232,12 +233,12 @@ class Learner:
         if self.routing is not None and scores.routing is not None:
             record, seen = experience.routing, scores.routing
             loss = loss + self.routing.learn(record, minibatch, micro, seen, on_policy=on_policy)
-        if self.critic is None or scores.hidden is None:
+        if values is None:
             return loss
         assert experience.values is not None
         assert experience.returns is not None
         of_value = value_loss(
-            self.critic.values(sequences, scores.hidden),
+            values,
             experience.values[micro.rows, :width],
             experience.returns[micro.rows, :width],
             mask,

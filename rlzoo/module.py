@@ -29,17 +29,17 @@ from rlzoo.models.reference import Reference
 from rlzoo.objective import KLPenalty
 from rlzoo.ops import Aggregation
 from rlzoo.optim import build_optimizer
+from rlzoo.passes import predict
 from rlzoo.refill import DynamicSampling
 from rlzoo.rewards.base import Reward
 from rlzoo.rewards.runner import RewardRunner
-from rlzoo.rollout.base import Sampler
+from rlzoo.rollout.base import Sampler, keep_pace
 from rlzoo.rollout.native import NativeSampler
 from rlzoo.settings import Evaluation, Schedule, ValueSettings
 from rlzoo.startup import plan, self_check
 from rlzoo.state import load_state, restore_rng, save_state
 from rlzoo.stats import Stats
-from rlzoo.strategies.accumulation import accumulating
-from rlzoo.strategies.fsdp2 import shard_model, whole
+from rlzoo.strategies import accumulating, clip_and_step, shard_model, training_pass
 from rlzoo.types import Experience, Prompt, Prompts, Rollouts, SamplingParams
 
 log = logging.getLogger("rlzoo")
@@ -176,8 +176,13 @@ class RLModule(L.LightningModule):
         """Return one optimizer for policy and critic, and its schedule over updates."""
         return build_optimizer(self)
 
+    def forward(self, *asked: Any) -> dict[str, Any]:
+        """Make a training pass, for engines that have to see each of them."""
+        return predict(*asked)
+
     def on_train_start(self) -> None:
         """Say what is about to happen, and put random states back after a resume."""
+        self.learner.through = training_pass(self)
         if self.resumed_rng is not None:
             restore_rng(self.resumed_rng)
             self.resumed_rng = None
@@ -198,6 +203,7 @@ class RLModule(L.LightningModule):
                 fresh=self.reserve,
                 draw=lambda prompts, turn: self.draw(prompts, seed + turn * 10**12, stats, 0),
                 stats=stats,
+                idle=lambda: keep_pace(self.policy, self.sampler, self.sampling),
             )
         if not self._checked:
             self_check(self, rollouts)
@@ -238,15 +244,11 @@ class RLModule(L.LightningModule):
                 loss = self.learner.loss(experience, minibatch, micro, stats, on_policy=on_policy)
                 # DDP averages gradients over ranks, and each rank holds a share of one sum.
                 self.manual_backward(loss * ranks.world_size())
-        limit = self.max_grad_norm or float("inf")
-        norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters(), limit))
-        finite = bool(torch.isfinite(norm))
+        norm, finite = clip_and_step(self, optimizer)
         if finite:
-            optimizer.step()
             stats.add("optim/grad_norm", norm, 1)
         else:
-            log.warning("update skipped: the gradient norm is %s", float(norm))
-        optimizer.zero_grad()
+            log.warning("update skipped: the gradient norm is %s", norm)
         share = 1 / ranks.world_size()
         stats.add("optim/skipped", 0 if finite else share, share)
         stats.add("optim/without_signal", share if minibatch.denominators.tokens == 0 else 0, share)

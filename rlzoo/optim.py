@@ -26,15 +26,17 @@ def build_optimizer(module: RLModule) -> Any:
     Raises:
         UserError: If the optimizer refuses a setting.
     """
-    groups: list[dict[str, Any]] = [{"params": _trainable(module.policy)}]
+    parts = [(_trainable(module.policy), 1.0)]
     if module.critic is not None:
-        groups.append({"params": _trainable(module.critic)})
+        parts.append((_trainable(module.critic), module.critic.lr_scale))
+    split = getattr(module.trainer.strategy, "split", lambda group: [group])
+    scaled = [(group, scale) for p, scale in parts for group in split({"params": p})]
     try:
-        optimizer = module.make_optimizer(groups)
+        optimizer = module.make_optimizer([group for group, _ in scaled])
     except (TypeError, ValueError) as error:
         raise UserError(f"model.optimizer refuses its settings: {error}") from error
-    if module.critic is not None:
-        optimizer.param_groups[1]["lr"] *= module.critic.lr_scale
+    for group, (_, scale) in zip(optimizer.param_groups, scaled, strict=True):
+        group["lr"] *= scale
     total = total_updates(module)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda update: module.schedule.factor(update, total)

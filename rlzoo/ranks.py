@@ -34,6 +34,11 @@ def max_over_ranks(value: int, device: torch.device) -> int:
     return int(largest)
 
 
+def any_over_ranks(value: bool, device: torch.device) -> bool:
+    """Return whether a condition holds on some rank."""
+    return bool(max_over_ranks(int(value), device))
+
+
 def gather_objects(value: Any) -> list[Any]:
     """Return one picklable object per rank, in rank order."""
     if world_size() == 1:

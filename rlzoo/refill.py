@@ -49,6 +49,7 @@ class DynamicSampling:
         fresh: Callable[[int, Sequence[int]], Sequence[Prompt]],
         draw: Draw,
         stats: Stats,
+        idle: Callable[[], None],
     ) -> tuple[Rollouts, Scored]:
         """Replace silent groups.
 
@@ -59,14 +60,18 @@ class DynamicSampling:
             fresh: Round and positions to as many new prompts.
             draw: Samples and scores them.
             stats: Receives rounds, replaced groups and the tokens thrown away.
+            idle: Keeps pace with ranks that sample while this one has nothing to replace.
 
         Returns:
             Answers and rewards of the same shapes.
         """
         rounds, replaced, wasted = 0, 0, 0
-        places = silent(rollouts, scored, judge)
-        while places and rounds < self.max_rounds:
+        places, device = silent(rollouts, scored, judge), rollouts.mask.device
+        while ranks.any_over_ranks(bool(places), device) and rounds < self.max_rounds:
             rounds += 1
+            if not places:
+                idle()
+                continue
             positions = [rollouts.prompts.positions[place] for place in places]
             prompts = Prompts(tuple(fresh(rounds, positions)), tuple(positions))
             rows = _rows(places, rollouts.group_size, rollouts)

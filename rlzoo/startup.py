@@ -35,7 +35,8 @@ def plan(module: RLModule) -> list[str]:
     prompts = getattr(getattr(trainer, "datamodule", None), "prompts_per_iteration", None)
     answers = "?" if prompts is None else prompts * module.group_size
     total, done = total_iterations(module), int(module.progress["iterations"])
-    parameters = sum(p.numel() for p in module.policy.parameters())
+    size = getattr(trainer.strategy, "whole_size", torch.Tensor.numel)  # of parameters in shares
+    parameters = sum(size(p) for p in module.policy.parameters())
     lines = [
         f"policy: {type(module.policy).__name__} {parameters:,} parameters on {module.device}",
         f"objective: {type(learner.algorithm).__name__}"

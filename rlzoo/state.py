@@ -53,9 +53,10 @@ def load_state(module: RLModule, checkpoint: dict[str, Any]) -> None:
     if len(saved["rng"]) == ranks.world_size():
         module.resumed_rng = saved["rng"][ranks.rank()]
     own = module.state_dict()
+    weights = checkpoint.setdefault("state_dict", {})  # DeepSpeed has loaded them by itself
     for name, p in module.named_parameters(remove_duplicate=False):
         if not p.requires_grad:
-            checkpoint["state_dict"].setdefault(name, own[name])
+            weights.setdefault(name, own[name])
 
 
 def collect_rng() -> dict[str, Any]:

@@ -33,6 +33,18 @@ class Sampler(ABC):
         """
 
 
+def keep_pace(policy: Policy, sampler: Sampler, params: SamplingParams) -> None:
+    """Take part in the forward passes of other ranks while this one has nothing to answer.
+
+    Args:
+        policy: The model.
+        sampler: Samples on the other ranks.
+        params: As there.
+    """
+    if policy.lockstep:
+        sampler.sample(policy, Prompts((), ()), 1, params, 0)
+
+
 def check_request(
     policy: Policy, prompts: Prompts, num_samples: int, params: SamplingParams
 ) -> None:

@@ -1,6 +1,16 @@
 """What a training strategy asks of the update loop, and strategies of our own."""
 
 from rlzoo.strategies.accumulation import accumulating
-from rlzoo.strategies.fsdp2 import FSDP2Strategy
+from rlzoo.strategies.deepspeed import DeepSpeedExpertParallelStrategy
+from rlzoo.strategies.fsdp2 import FSDP2Strategy, shard_model
+from rlzoo.strategies.stepping import clip_and_step, is_engine, training_pass
 
-__all__ = ["FSDP2Strategy", "accumulating"]
+__all__ = [
+    "DeepSpeedExpertParallelStrategy",
+    "FSDP2Strategy",
+    "accumulating",
+    "clip_and_step",
+    "is_engine",
+    "shard_model",
+    "training_pass",
+]

@@ -11,6 +11,12 @@ from tiny_runs import REMOVE, configuration, fit, jsonl, reward, rlzoo
 pytestmark = pytest.mark.timeout(60)
 
 
+def deepspeed(**options):
+    """The change that chooses DeepSpeed."""
+    name = "rlzoo.strategies.DeepSpeedExpertParallelStrategy"
+    return {"trainer.strategy": {"class_path": name, "init_args": options}}
+
+
 def says(line, *parts):
     for part in parts:
         assert part in line, line
@@ -181,7 +187,23 @@ def test_unknown_command(command, name, suggestion):
             ["val_check_interval 10", "2 iterations", "check_val_every_n_epoch"],
         ),
         ({"trainer.strategy": "fsdp"}, ["trainer.strategy fsdp is not driven", "fsdp2"]),
-        ({"trainer.strategy": "deepspeed_stage_2"}, ["deepspeed_stage_2", "cpu", "ddp"]),
+        (
+            {"trainer.strategy": "deepspeed_stage_2"},
+            ["deepspeed_stage_2", "neither clip", "DeepSpeedExpertParallelStrategy"],
+        ),
+        (deepspeed(zero_stage=0), ["zero_stage", "0"]),
+        (deepspeed(ep_size=0), ["ep_size must be >= 1", "0"]),
+        (deepspeed(ep_size=2), ["ep_size 2", "0 experts", "or 1"]),
+        (deepspeed(offload_parameters=True), ["offload_parameters", "zero_stage 2", "3"]),
+        (deepspeed(autoep={"top_k": 1}), ["autoep has no effect", "ep_size 1"]),
+        (
+            deepspeed(config={"gradient_clipping": 1.0}),
+            ["config.gradient_clipping", "model.max_grad_norm"],
+        ),
+        (
+            {**deepspeed(), "trainer.precision": "bf16-mixed"},
+            ["trainer.precision bf16-mixed", "model.policy.dtype"],
+        ),
         ({"data.train_size": 3}, ["3 training prompts", "prompts_per_iteration 4"]),
         ({"model.rewards": []}, ["rewards", "at least one"]),
         ({"model.rewards": [reward("first_bb")]}, ["'first_bb'", "did you mean 'first_b'?"]),

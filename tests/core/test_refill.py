@@ -63,7 +63,7 @@ def run(outcomes_by_round, max_rounds):
         return Rollouts(**{**vars(made), "prompts": prompts}), new
 
     merged, _ = DynamicSampling(max_rounds)(
-        rollouts, scored, judge=1, fresh=fresh, draw=draw, stats=stats
+        rollouts, scored, judge=1, fresh=fresh, draw=draw, stats=stats, idle=lambda: None
     )
     return merged, asked, stats.means()
 

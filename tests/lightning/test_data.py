@@ -71,15 +71,18 @@ def test_ranks_take_disjoint_positions_of_the_same_batch(on_rank, world):
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize(("size", "batch"), [(7, 2), (6, 6), (3, 5)])
+@pytest.mark.parametrize(("size", "batch"), [(7, 2), (6, 6), (3, 5), (5, 2)])
 def test_held_out_prompts_are_covered_exactly_once(on_rank, size, batch, world):
-    seen = []
+    seen, counts = [], set()
     for rank in range(world):
         on_rank(rank, world)
         batches = RankBatches(size, batch)
         assert len(batches) == len(list(batches))
-        assert all(0 < len(part) <= batch for part in batches)
+        assert all(len(part) <= batch for part in batches)
+        assert all(list(batches)[:-1])  # only the last may be empty
+        counts.add(len(batches))
         seen += [pair for part in batches for pair in part]
+    assert len(counts) == 1
     assert sorted(seen) == [(i, i) for i in range(size)]
 
 
