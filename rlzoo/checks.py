@@ -76,6 +76,11 @@ def check_settings(module: RLModule) -> None:
             "model.policy.replay old-policy has no effect with one update per iteration, whose "
             "routing is the old policy's own; raise model.minibatches or model.epochs, or drop it"
         )
+    if learner.policy.router.replay == "rollout" and not module.sampler.reports_experts:
+        raise UserError(
+            f"model.policy.replay rollout needs the sampler's experts, which "
+            f"{type(module.sampler).__name__} does not report; use NativeSampler, or old-policy"
+        )
     name = type(learner.algorithm).__name__
     if unknown := set(learner.algorithm.needs) - BATCH_FIELDS:
         raise UserError(

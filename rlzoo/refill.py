@@ -134,11 +134,25 @@ def substitute(
         terminated=put(rollouts.terminated, new_rollouts.terminated),
         log_probs=put(rollouts.log_probs, new_rollouts.log_probs),
         completions=tuple(completions),
+        routing=_with_rows(rollouts.routing, rows, new_rollouts.routing),
     )
     scores = put(scored.scores, new_scored.scores)
     return rollouts, replace(
         scored, table=table, scores=scores, valid=put(scored.valid, new_scored.valid)
     )
+
+
+def _with_rows(
+    old: torch.Tensor | None, rows: torch.Tensor, new: torch.Tensor | None
+) -> torch.Tensor | None:
+    """Return (N, S, ...) with some rows replaced by (n, s, ...), as wide as the wider."""
+    if old is None or new is None:
+        return None
+    width = max(old.shape[1], new.shape[1])
+    result = old.new_zeros(old.shape[0], width, *old.shape[2:])
+    result[:, : old.shape[1]] = old
+    result[rows, : new.shape[1]] = new
+    return result
 
 
 def _rows(places: Sequence[int], group: int, rollouts: Rollouts) -> torch.Tensor:

@@ -37,6 +37,11 @@ class RouterSettings:
         return self.aux_coefficient > 0 or self.z_coefficient > 0
 
     @property
+    def traced(self) -> bool:
+        """Whether the sampler is to report its experts."""
+        return self.statistics or self.replay == "rollout"
+
+    @property
     def watched(self) -> bool:
         """Whether routers have to be watched at all."""
         return self.statistics or self.in_loss or self.replay != "off"

@@ -102,6 +102,7 @@ class RoutingLearner:
         self.tally = Tally()
         self.load: Tensor | None = None
         self._step: tuple[Minibatch, Balance] | None = None
+        self._sampled: Tensor | None = None
 
     def begin(self, rollouts: Rollouts) -> RoutingRecord | None:
         """Start an iteration.
@@ -112,13 +113,17 @@ class RoutingLearner:
         Returns:
             A record to be filled, or None where nothing will read it.
         """
-        self.tally, self._step = Tally(), None
-        if self.updates == 1 and not self.settings.in_loss:
+        self.tally, self._step, self._sampled = Tally(), None, rollouts.routing
+        if self.updates == 1 and not self.settings.in_loss and self._sampled is None:
             return None
         prompts = [len(rollouts.prompt(row).token_ids) for row in range(len(rollouts))]
         lengths = rollouts.lengths() + torch.tensor(prompts, device=rollouts.mask.device)
         replayed = self.settings.replay != "off"
         record = RoutingRecord.blank(lengths, self.sizes, replayed=replayed)
+        if self.settings.replay == "rollout":
+            assert self._sampled is not None
+            every = torch.arange(len(rollouts), device=lengths.device)
+            record.keep(every, self._sampled[:, : record.experts.shape[1]])
         self.tally.add("bytes", lengths.new_tensor(record.experts.nbytes))
         return record
 
@@ -153,8 +158,10 @@ class RoutingLearner:
                     loss = loss + scale * self.settings.coefficient(name) * term
             if not on_policy:
                 self._compare(record, micro.rows, routing, scale)
-            elif not micro.padding:
-                record.keep(micro.rows, routing.chosen)
+            else:
+                self._compare_with_sampler(record, micro.rows, routing, scale)
+                if not micro.padding:
+                    record.keep(micro.rows, routing.chosen)
         if routing.load is not None and routing.entropy is not None:
             self.tally.add("tokens", scale * routing.tokens)
             self.tally.add("load", scale * routing.load)
@@ -186,6 +193,19 @@ class RoutingLearner:
                 changed = differing(experts, record.experts[rows, :width])
                 self.tally.add(name, scale * torch.where(real, changed, 0).sum((0, 1)))
 
+    def _compare_with_sampler(
+        self, record: RoutingRecord, rows: Tensor, routing: Routing, scale: float
+    ) -> None:
+        """Count the expert slots, and the sets, that differ from those of the sampler."""
+        if self._sampled is None or not self.settings.statistics:
+            return
+        width = routing.chosen.shape[1]
+        real = record.real(rows, width)[..., None]
+        changed = differing(routing.chosen, self._sampled[rows, :width]).where(real, 0)
+        self.tally.add("sampled", scale * real.sum())
+        self.tally.add("sampled_slots", scale * changed.sum((0, 1)) / self.sizes.top_k)
+        self.tally.add("sampled_sets", scale * (changed > 0).sum((0, 1)))
+
     def finish(self) -> dict[str, float]:
         """Return the iteration's metrics, the same on every rank; every rank must call it."""
         sums = self.tally.over_ranks()
@@ -201,6 +221,10 @@ class RoutingLearner:
                 found |= self._by_layer("moe/volatility_free", free)
             after = free if used is None else used / sums["slots"]
             found |= self._by_layer("moe/volatility", after)
+        if "sampled" in sums and sums["sampled"] > 0:
+            slots, sets = sums["sampled_slots"], sums["sampled_sets"]
+            found |= self._by_layer("moe/rollout_volatility", slots / sums["sampled"])
+            found["moe/rollout_changed"] = float((sets / sums["sampled"]).mean())
         if "aux" in sums:
             found["moe/aux_loss"] = float(sums["aux"] * ranks.world_size() / sums["steps"])
         if "z" in sums:

@@ -124,6 +124,8 @@ class Rollouts:
         terminated: (N,) bool, False where the answer was cut at ``max_new_tokens``.
         log_probs: (N, T) fp32, the sampler's own log-probabilities, 0 where masked.
         completions: N decoded answers, special tokens left out.
+        routing: (N, S, L, k) integers, the experts that a mixture of experts used for each token,
+            prompts included; junk from a row's last token on. None where nobody asked.
     """
 
     prompts: Prompts
@@ -133,6 +135,7 @@ class Rollouts:
     terminated: Tensor
     log_probs: Tensor
     completions: tuple[str, ...]
+    routing: Tensor | None = None
 
     def __len__(self) -> int:
         return int(self.mask.shape[0])

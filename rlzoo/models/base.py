@@ -90,6 +90,11 @@ class Policy(Weights):
         """Layers and experts of a loaded mixture of experts, None for a dense model."""
         return None
 
+    @property
+    def stepped(self) -> Tensor | None:
+        """The (rows, new, L, k) experts of the tokens last fed to `step`; None if not noted."""
+        return None
+
     def encode(self, prompt: str | Sequence[Mapping[str, str]]) -> list[int]:
         """Turn a plain string or chat messages into the ids the model is fed.
 

@@ -42,6 +42,7 @@ class MoEPolicy(Policy):
     Args:
         replay: Whose experts a training forward is made to use. ``off``: the router's own choice.
             ``old-policy``: those that the same tokens had before the iteration's first update.
+            ``rollout``: those that the sampler used.
             Gate weights always follow from the current router, which keeps its gradient.
         aux_coefficient: Weight of the load-balancing loss,
             ``E / L sum_l sum_e f_le P_le`` with f the tokens sent to an expert per token and P its
@@ -58,7 +59,7 @@ class MoEPolicy(Policy):
 
     def __init__(
         self,
-        replay: Literal["off", "old-policy", False] = "off",
+        replay: Literal["off", "old-policy", "rollout", False] = "off",
         aux_coefficient: float = 0.0,
         z_coefficient: float = 0.0,
         freeze_router: bool = False,
@@ -156,6 +157,20 @@ class MoEPolicy(Policy):
         with self.taps.watching(sequences.experts) as watch:
             scores = super().forward(sequences, temperature, entropy)
             return replace(scores, routing=watch.result())
+
+    def step(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, cache: Any
+    ) -> Tensor:
+        """Return the next token's logits, and note the experts in `stepped`; see `Policy.step`."""
+        if self.taps is None or not self.router.traced:
+            return super().step(input_ids, attention_mask, position_ids, cache)
+        with self.taps.tracing(input_ids.shape):
+            return super().step(input_ids, attention_mask, position_ids, cache)
+
+    @property
+    def stepped(self) -> Tensor | None:
+        """The (rows, new, L, k) experts of the tokens last fed to `step`; None if not noted."""
+        return None if self.taps is None else self.taps.stepped
 
     def hidden_states(self, layout: Layout) -> Tensor:
         """Run the decoder without its LM head; see `Policy.hidden_states`."""

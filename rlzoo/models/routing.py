@@ -125,13 +125,19 @@ class Taps:
         self.sizes = RouterSizes(tuple(layer_of(name) for name in routers), experts, top_k)
         self.watch: Watch | None = None
         self.recomputing = False
+        self.trace: list[Tensor] | None = None
+        self.stepped: Tensor | None = None
         for layer, router in enumerate(routers.values()):
             router.register_forward_hook(partial(self._after, layer))
 
     def _after(self, layer: int, router: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-        if self.watch is None:
+        if self.watch is None and self.trace is None:
             return None
         choice = self.adapter.read(router, inputs, output)
+        if self.watch is None:
+            assert self.trace is not None
+            self.trace.append(choice.experts.to(self.sizes.dtype))
+            return None
         used = self.watch.routed(layer, router, choice, again=self.recomputing)
         return None if used is choice else self.adapter.replaced(output, used)
 
@@ -148,6 +154,24 @@ class Taps:
         with self._set(Watch(self, experts), recomputing=False):
             assert self.watch is not None
             yield self.watch
+
+    @contextmanager
+    def tracing(self, shape: torch.Size) -> Iterator[None]:
+        """Note the experts of the forward pass inside, in `stepped`.
+
+        Args:
+            shape: (b, l), the tokens it is fed.
+
+        Yields:
+            Nothing.
+        """
+        self.trace, self.stepped = [], None
+        try:
+            yield
+            experts = torch.stack(self.trace, 1)
+            self.stepped = experts.view(*shape, *experts.shape[1:])
+        finally:
+            self.trace = None
 
     @contextmanager
     def _set(self, watch: Watch | None, *, recomputing: bool) -> Iterator[None]:

@@ -10,7 +10,13 @@ from rlzoo.types import Prompts, Rollouts, SamplingParams
 
 
 class Sampler(ABC):
-    """Draws answers from a policy."""
+    """Draws answers from a policy.
+
+    Attributes:
+        reports_experts: Whether its rollouts of a mixture of experts come with their `routing`.
+    """
+
+    reports_experts: bool = False
 
     @abstractmethod
     def sample(

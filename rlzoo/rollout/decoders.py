@@ -94,7 +94,7 @@ class WholeDecoder(Decoder):
         self.cache = self.policy.new_cache()
         logits, mask = self._read(prompts, self.cache)
         if len(owners) > len(prompts) or not torch.equal(owners, owners.sort().values):
-            self.cache.batch_select_indices(owners)
+            self.cache.reorder_cache(owners)
         self.mask = mask.long()[owners]
         return logits
 
@@ -109,7 +109,7 @@ class WholeDecoder(Decoder):
     def keep(self, alive: Tensor) -> Tensor:
         """Let answers go; see `Decoder.keep`."""
         order = alive.nonzero().squeeze(-1)
-        self.cache.batch_select_indices(order)
+        self.cache.reorder_cache(order)
         self.mask = self.mask[order]
         return order
 

@@ -21,6 +21,7 @@ from rlzoo.rollout.base import Sampler, check_request
 from rlzoo.rollout.choice import decoder_for
 from rlzoo.rollout.decoders import Decoder
 from rlzoo.rollout.drawing import draw
+from rlzoo.rollout.routes import Trace
 from rlzoo.types import Prompts, Rollouts, SamplingParams
 
 _PREFILL_TOKENS = 16384
@@ -36,6 +37,8 @@ class NativeSampler(Sampler):
         max_concurrent: Most answers that are decoded at the same time; further ones wait for a
             place. Bounds memory, not what can be asked for.
     """
+
+    reports_experts = True
 
     def __init__(self, max_concurrent: int = 512) -> None:
         if max_concurrent < 1:
@@ -67,7 +70,7 @@ class NativeSampler(Sampler):
         """
         check_request(policy, prompts, num_samples, params)
         size = len(prompts) * num_samples
-        out = _Answers.empty(size, params.max_new_tokens, policy)
+        out = _Answers.empty(prompts, num_samples, params.max_new_tokens, policy)
         with policy.generating():
             rows = max(1, min(size, self.max_concurrent))
             run = _Run(self, policy, prompts, num_samples, params, seed, out, rows)
@@ -98,11 +101,14 @@ class _Answers:
     log_probs: Tensor
     lengths: Tensor
     terminated: Tensor
+    trace: Trace
 
     @staticmethod
-    def empty(size: int, width: int, policy: Policy) -> _Answers:
-        device = policy.device
+    def empty(prompts: Prompts, num_samples: int, width: int, policy: Policy) -> _Answers:
+        device, size = policy.device, len(prompts) * num_samples
+        asked = torch.tensor([len(prompt.token_ids) for prompt in prompts.rows], device=device)
         return _Answers(
+            trace=Trace(policy, asked.repeat_interleave(num_samples), width),
             token_ids=torch.zeros(size, width + 1, dtype=torch.long, device=device),
             log_probs=torch.zeros(size, width + 1, device=device),
             lengths=torch.zeros(size, dtype=torch.long, device=device),
@@ -128,6 +134,7 @@ class _Answers:
             terminated=self.terminated,
             log_probs=log_probs,
             completions=tuple(policy.decode(ids[:length]) for ids, length in rows),
+            routing=self.trace.experts,
         )
 
 
@@ -175,7 +182,9 @@ class _Run:
             if admitted:
                 self._join(admitted)
             else:
-                self._take(self.decoder.step(self.tokens), slice(0, len(self.rows)))
+                logits = self.decoder.step(self.tokens)
+                self.out.trace.answers(self.rows, self.counts)
+                self._take(logits, slice(0, len(self.rows)))
             self._leave()
 
     def _admit(self) -> list[tuple[int, range]]:
@@ -204,6 +213,7 @@ class _Run:
         logits = self.decoder.prefill(ids, owners)
         answers = [(prompt, sample) for prompt, samples in admitted for sample in samples]
         rows = torch.tensor([p * self.num_samples + g for p, g in answers], device=device)
+        self.out.trace.prompts(rows, owners)
         before, zeros = len(self.rows), torch.zeros_like(rows)
         new = {
             "rows": rows,

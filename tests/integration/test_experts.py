@@ -36,6 +36,24 @@ def test_a_run_says_what_it_trains_and_logs_its_routing(tmp_path):
     assert {"moe/volatility_free", "moe/load_max/layer_1", "moe/record_bytes"} <= curves.keys()
 
 
+def test_replay_of_the_rollout_acts_with_one_update(tmp_path):
+    run = fit(tmp_path, policy(replay="rollout"))
+    assert run.code == 0, run.err
+    assert all(value < 0.05 for _, value in run.curves()["moe/rollout_volatility"])
+
+
+def test_a_sampler_without_experts_cannot_be_replayed(tmp_path):
+    (tmp_path / "silent.py").write_text(
+        "from rlzoo.rollout import NativeSampler\n"
+        "class Silent(NativeSampler):\n"
+        "    reports_experts = False\n"
+    )
+    changes = {**policy(replay="rollout"), "model.sampler": "silent.Silent"}
+    run = fit(tmp_path, changes, weights=False)
+    assert run.code == 2
+    assert "which Silent does not report; use NativeSampler" in run.err
+
+
 def test_replay_that_could_not_act_is_refused(tmp_path):
     run = fit(tmp_path, policy(replay="old-policy"), weights=False)
     assert run.code == 2

@@ -12,9 +12,11 @@ from rlzoo.algorithms.grpo import GRPO
 from rlzoo.experience import Scored
 from rlzoo.learner import Learner
 from rlzoo.models import MoEPolicy
-from rlzoo.routes import RoutingRecord
+from rlzoo.refill import substitute
+from rlzoo.rollout import NativeSampler
+from rlzoo.routes import RoutingRecord, differing
 from rlzoo.stats import Stats
-from rlzoo.types import Prompt, Prompts, Rollouts
+from rlzoo.types import Prompt, Prompts, Rollouts, SamplingParams
 
 GROUPS, SIZE, WIDTH = 4, 2, 6
 
@@ -60,10 +62,10 @@ def learner(family="mixtral", *, tokens=10**6, epochs=1, minibatches=2, **settin
     )
 
 
-def iterate(learner, lr=0.5, seen=None):
+def iterate(learner, lr=0.5, seen=None, answers=None):
     """Run one iteration of SGD; return its metrics and the gradients of each update."""
     stats, gradients = Stats(), []
-    experience = learner.experience(rollouts(), scored(), 0, stats)
+    experience = learner.experience(answers or rollouts(), scored(), 0, stats)
     trained = [p for p in learner.policy.parameters() if p.requires_grad]
     for update, minibatch in enumerate(learner.cut(experience, 0)):
         for micro in minibatch.micro_batches:
@@ -123,6 +125,72 @@ def test_replay_reaches_the_router_with_a_gradient():
     _, gradients = iterate(one, seen=scramble)
     assert len(places) == 2
     assert all(gradients[1][i].abs().max() > 0 for i in places)
+
+
+def drawn(policy, max_concurrent=512):
+    """Answers that the policy itself gives."""
+    params = SamplingParams(max_new_tokens=WIDTH)
+    return NativeSampler(max_concurrent).sample(policy, rollouts().prompts, SIZE, params, 0)
+
+
+@pytest.mark.parametrize("max_concurrent", [3, 512])
+@pytest.mark.parametrize("family", ["mixtral", "deepseek_v3", "qwen3_5_moe"])
+def test_moe07_the_sampler_reports_the_experts_of_every_token(family, max_concurrent):
+    """Answers join and leave; the trainer, with the same weights, would choose the same."""
+    policy = learner(family).policy
+    found = drawn(policy, max_concurrent)
+    sequences = found.sequences(torch.arange(8))
+    chosen = policy.score(sequences).routing.chosen
+    lengths = sequences.prompt_lengths + found.lengths() - 1
+    real = torch.arange(chosen.shape[1]) < lengths[:, None]
+    assert len(set(lengths.tolist())) > 2
+    changed = differing(found.routing[:, : chosen.shape[1]], chosen)
+    assert int(changed[real].sum()) <= 1  # a tie in the last digit
+
+
+def test_replay_of_the_rollout_uses_the_samplers_experts_in_every_update():
+    """Experts that the sampler never used stand out: all of them moved by one."""
+    one = learner(replay="rollout", epochs=2)
+    real = drawn(one.policy)
+    metrics, _ = iterate(one, answers=real)
+    assert metrics["moe/rollout_volatility"] < 0.01
+    assert metrics["moe/volatility"] == 0
+    assert metrics["moe/volatility_free"] > 0.01
+    other = learner(replay="rollout", epochs=2)
+    scores = []
+    metrics, _ = iterate(
+        other,
+        lr=0.0,
+        answers=replace(real, routing=(real.routing + 1) % 4),
+        seen=lambda experience, update: scores.append(experience.old_log_probs.clone()),
+    )
+    assert metrics["moe/rollout_volatility"] > 0.2
+    assert metrics["moe/rollout_changed"] >= metrics["moe/rollout_volatility"]
+    assert metrics["moe/volatility"] == 0
+    assert metrics["policy/ratio_max"] == pytest.approx(1, abs=1e-5)
+    moved = replace(real.sequences(torch.arange(8)), experts=((real.routing + 1) % 4))
+    width = moved.input_ids.shape[1]
+    moved = replace(moved, experts=moved.experts[:, :width])
+    expected = other.policy.score(moved).log_probs
+    torch.testing.assert_close(scores[-1][:, : expected.shape[1]], expected, rtol=0, atol=1e-5)
+
+
+def test_a_group_that_is_sampled_anew_brings_its_experts():
+    policy = learner().policy
+    old, new = drawn(policy), drawn(policy)
+    new = replace(new, routing=torch.ones_like(new.routing)[:2, :-1], **cut(new, 2))
+    given = Scored([[1.0]] * 8, torch.ones(8), torch.ones(8).bool())
+    fresh = Scored([[1.0]] * 2, torch.ones(2), torch.ones(2).bool())
+    merged, _ = substitute(old, given, [1], new, fresh)
+    assert (merged.routing[2:4, :-1] == 1).all()
+    assert torch.equal(merged.routing[[0, 1, 4, 5, 6, 7]], old.routing[[0, 1, 4, 5, 6, 7]])
+
+
+def cut(found, count):
+    """Return the fields of the first answers."""
+    names = ("group_ids", "token_ids", "mask", "terminated", "log_probs", "completions")
+    prompts = Prompts(found.prompts.rows[: count // SIZE], found.prompts.positions[: count // SIZE])
+    return {"prompts": prompts, **{name: getattr(found, name)[:count] for name in names}}
 
 
 @pytest.mark.parametrize("settings", [{}, {"aux_coefficient": 0.5, "z_coefficient": 0.1}])

@@ -68,17 +68,14 @@ def ask():
 
 
 class _NoCache:
-    def batch_repeat_interleave(self, repeats):
-        pass
-
-    def batch_select_indices(self, indices):
+    def reorder_cache(self, beam_idx):
         pass
 
 
 class Scripted:
     """A policy that follows every token with a fixed next one, with probability 1."""
 
-    device, max_length, lockstep = torch.device("cpu"), None, True
+    device, max_length, lockstep, stepped = torch.device("cpu"), None, True, None
 
     def __init__(self, following, eos_ids, pad_id, size=120):
         self.following, self.eos_ids, self.pad_id = following, frozenset(eos_ids), pad_id
