@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 import torch
@@ -90,10 +91,14 @@ class Policy(Weights):
         """Layers and experts of a loaded mixture of experts, None for a dense model."""
         return None
 
-    @property
-    def stepped(self) -> Tensor | None:
-        """The (rows, new, L, k) experts of the tokens last fed to `step`; None if not noted."""
-        return None
+    @contextmanager
+    def noting_experts(self) -> Iterator[Callable[[], Tensor | None]]:
+        """Note the experts of every pass inside, which may call the layers one by one.
+
+        Yields:
+            What returns the (tokens, L, k) experts of the last pass; None if there are none.
+        """
+        yield lambda: None
 
     def encode(self, prompt: str | Sequence[Mapping[str, str]]) -> list[int]:
         """Turn a plain string or chat messages into the ids the model is fed.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import MethodType
 from typing import Any, Literal, cast
@@ -158,19 +160,14 @@ class MoEPolicy(Policy):
             scores = super().forward(sequences, temperature, entropy)
             return replace(scores, routing=watch.result())
 
-    def step(
-        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, cache: Any
-    ) -> Tensor:
-        """Return the next token's logits, and note the experts in `stepped`; see `Policy.step`."""
+    @contextmanager
+    def noting_experts(self) -> Iterator[Callable[[], Tensor | None]]:
+        """Note the experts of every pass inside; see `Policy.noting_experts`."""
         if self.taps is None or not self.router.traced:
-            return super().step(input_ids, attention_mask, position_ids, cache)
-        with self.taps.tracing(input_ids.shape):
-            return super().step(input_ids, attention_mask, position_ids, cache)
-
-    @property
-    def stepped(self) -> Tensor | None:
-        """The (rows, new, L, k) experts of the tokens last fed to `step`; None if not noted."""
-        return None if self.taps is None else self.taps.stepped
+            yield lambda: None
+            return
+        with self.taps.tracing() as last:
+            yield last
 
     def hidden_states(self, layout: Layout) -> Tensor:
         """Run the decoder without its LM head; see `Policy.hidden_states`."""

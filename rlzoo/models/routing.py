@@ -5,7 +5,7 @@ Without an open watch they do nothing, so that sampling, evaluation and copies a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -126,7 +126,6 @@ class Taps:
         self.watch: Watch | None = None
         self.recomputing = False
         self.trace: list[Tensor] | None = None
-        self.stepped: Tensor | None = None
         for layer, router in enumerate(routers.values()):
             router.register_forward_hook(partial(self._after, layer))
 
@@ -156,22 +155,24 @@ class Taps:
             yield self.watch
 
     @contextmanager
-    def tracing(self, shape: torch.Size) -> Iterator[None]:
-        """Note the experts of the forward pass inside, in `stepped`.
-
-        Args:
-            shape: (b, l), the tokens it is fed.
+    def tracing(self) -> Iterator[Callable[[], Tensor | None]]:
+        """Note the experts of the passes inside, without gradients.
 
         Yields:
-            Nothing.
+            What returns the (tokens, L, k) experts of the last pass, and forgets all before.
         """
-        self.trace, self.stepped = [], None
+        trace: list[Tensor] = []
+
+        def last() -> Tensor | None:
+            found = trace[-len(self.sizes.layers) :]
+            trace.clear()
+            return torch.stack(found, 1) if found else None
+
+        before, self.trace = self.trace, trace
         try:
-            yield
-            experts = torch.stack(self.trace, 1)
-            self.stepped = experts.view(*shape, *experts.shape[1:])
+            yield last
         finally:
-            self.trace = None
+            self.trace = before
 
     @contextmanager
     def _set(self, watch: Watch | None, *, recomputing: bool) -> Iterator[None]:

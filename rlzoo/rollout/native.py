@@ -7,7 +7,7 @@ batch and waiting ones take their place; one seeded stream of random numbers per
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,8 +70,8 @@ class NativeSampler(Sampler):
         """
         check_request(policy, prompts, num_samples, params)
         size = len(prompts) * num_samples
-        out = _Answers.empty(prompts, num_samples, params.max_new_tokens, policy)
-        with policy.generating():
+        with policy.generating(), policy.noting_experts() as noted:
+            out = _Answers.empty(prompts, num_samples, params.max_new_tokens, policy, noted)
             rows = max(1, min(size, self.max_concurrent))
             run = _Run(self, policy, prompts, num_samples, params, seed, out, rows)
             with run.decoder.weights():
@@ -104,11 +104,17 @@ class _Answers:
     trace: Trace
 
     @staticmethod
-    def empty(prompts: Prompts, num_samples: int, width: int, policy: Policy) -> _Answers:
+    def empty(
+        prompts: Prompts,
+        num_samples: int,
+        width: int,
+        policy: Policy,
+        noted: Callable[[], Tensor | None],
+    ) -> _Answers:
         device, size = policy.device, len(prompts) * num_samples
         asked = torch.tensor([len(prompt.token_ids) for prompt in prompts.rows], device=device)
         return _Answers(
-            trace=Trace(policy, asked.repeat_interleave(num_samples), width),
+            trace=Trace(noted, asked.repeat_interleave(num_samples), width),
             token_ids=torch.zeros(size, width + 1, dtype=torch.long, device=device),
             log_probs=torch.zeros(size, width + 1, device=device),
             lengths=torch.zeros(size, dtype=torch.long, device=device),

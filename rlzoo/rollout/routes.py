@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
-
-from rlzoo.models.base import Policy
 
 
 class Trace:
     """The experts of every token that the model has been fed, by answer and column.
 
     Args:
-        policy: The model; `Policy.stepped` is read after each of its steps.
+        noted: Returns the (tokens, L, k) experts of the last pass, or None.
         lengths: (N,) long, prompt tokens of each answer.
         room: T, most response tokens.
     """
 
-    def __init__(self, policy: Policy, lengths: Tensor, room: int) -> None:
-        self.policy, self.lengths = policy, lengths
+    def __init__(self, noted: Callable[[], Tensor | None], lengths: Tensor, room: int) -> None:
+        self.noted, self.lengths = noted, lengths
         self.width = int(lengths.max()) + room if len(lengths) else 0
         self.experts: Tensor | None = None
 
@@ -29,9 +29,10 @@ class Trace:
             rows: (new,) the answers that begin.
             owners: (new,) the prompt of each.
         """
-        seen = self.policy.stepped
+        seen = self.noted()
         if seen is None:
             return
+        seen = seen.view(int(owners.max()) + 1, -1, *seen.shape[1:])
         if self.experts is None:
             shape = (len(self.lengths), self.width, *seen.shape[2:])
             self.experts = seen.new_zeros(shape)
@@ -48,6 +49,6 @@ class Trace:
             rows: (n,) the answers, in the order of the step.
             counts: (n,) tokens that they have.
         """
-        seen = self.policy.stepped
+        seen = self.noted()
         if seen is not None and self.experts is not None:
-            self.experts[rows, self.lengths[rows] + counts - 1] = seen[:, 0]
+            self.experts[rows, self.lengths[rows] + counts - 1] = seen

@@ -75,7 +75,7 @@ class _NoCache:
 class Scripted:
     """A policy that follows every token with a fixed next one, with probability 1."""
 
-    device, max_length, lockstep, stepped = torch.device("cpu"), None, True, None
+    device, max_length, lockstep = torch.device("cpu"), None, True
 
     def __init__(self, following, eos_ids, pad_id, size=120):
         self.following, self.eos_ids, self.pad_id = following, frozenset(eos_ids), pad_id
@@ -83,6 +83,9 @@ class Scripted:
 
     def generating(self):
         return nullcontext()
+
+    def noting_experts(self):
+        return nullcontext(lambda: None)
 
     def new_cache(self):
         return _NoCache()
