@@ -129,8 +129,13 @@ class Taps:
         for layer, router in enumerate(routers.values()):
             router.register_forward_hook(partial(self._after, layer))
 
+    @property
+    def listening(self) -> bool:
+        """Whether somebody watches or traces the pass that runs."""
+        return self.watch is not None or self.trace is not None
+
     def _after(self, layer: int, router: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-        if self.watch is None and self.trace is None:
+        if not self.listening:
             return None
         choice = self.adapter.read(router, inputs, output)
         if self.watch is None:

@@ -57,7 +57,7 @@ class SpreadRouter(RouterAdapter):
         """Keep what a router's gate returns while somebody watches."""
 
         def note(*call: Any) -> None:
-            if self.taps is not None and self.taps.watch is not None:
+            if self.taps is not None and self.taps.listening:
                 self.logits[router] = call[2]
 
         router.gate.register_forward_hook(note)  # type: ignore[union-attr]
