@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -11,10 +12,12 @@ from torch import Tensor
 
 from rlzoo import ranks
 from rlzoo.errors import UserError
+from rlzoo.models.feeding import Feed, Load, PaddedFeed
 from rlzoo.ops import Denominators
 from rlzoo.types import Experience, Rollouts
 
 Unit = Literal["row", "group", "minibatch"]
+PADDED = PaddedFeed()
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,7 @@ def minibatches(
     seed: int,
     keep: Tensor | None = None,
     unit: Unit = "row",
+    feed: Feed = PADDED,
 ) -> Iterator[Minibatch]:
     """Yield the optimizer steps of an iteration, epoch by epoch.
 
@@ -123,11 +127,11 @@ def minibatches(
         prompts: P over all ranks.
         epochs: Passes over the rollouts.
         count: Minibatches per epoch.
-        micro_batch_tokens: Most padded tokens, prompts included, in one micro-batch; a longer row
-            goes alone.
+        micro_batch_tokens: Most tokens fed in one micro-batch; a longer row goes alone.
         seed: Seed of the iteration.
         keep: (N,) bool, rows worth scoring; the others still count in the denominators.
         unit: What a micro-batch must not cut.
+        feed: How rows are fed, and so what they cost.
 
     Yields:
         One minibatch per optimizer step.
@@ -139,36 +143,43 @@ def minibatches(
             rows = (chosen == step).nonzero().flatten()
             denominators = Denominators.count(experience.mask[rows], rollouts.group_ids[rows])
             scored = rows if keep is None else rows[keep[rows]]
-            parts = micro_batches(experience, scored, micro_batch_tokens, unit)
+            parts = micro_batches(experience, scored, micro_batch_tokens, unit, feed)
             yield Minibatch(epoch, rows, denominators, parts)
 
 
 def micro_batches(
-    experience: Experience, rows: Tensor, max_tokens: int, unit: Unit = "row"
+    experience: Experience,
+    rows: Tensor,
+    max_tokens: int,
+    unit: Unit = "row",
+    feed: Feed = PADDED,
 ) -> tuple[MicroBatch, ...]:
     """Cut rows into micro-batches of similar lengths, as many on every rank.
 
     Args:
         experience: This rank's rows.
         rows: (n,) long, the rows to cut.
-        max_tokens: Most padded tokens in one micro-batch; a single unit may exceed it.
+        max_tokens: Most tokens fed in one micro-batch; a single unit may exceed it.
         unit: What must stay together: nothing, the answers to a prompt, or all of the rows.
+        feed: How rows are fed, and so what they cost.
 
     Returns:
         At least one; ranks with less work are padded with passes that contribute 0.
     """
     rollouts = experience.rollouts
     prompts = [len(rollouts.prompt(row).token_ids) for row in rows.tolist()]
-    lengths = [a + b for a, b in zip(prompts, rollouts.lengths()[rows].tolist(), strict=True)]
+    groups, lengths = rollouts.group_ids[rows].tolist(), rollouts.lengths()[rows].tolist()
+    loads = [Load.of(*row) for row in zip(groups, prompts, lengths, strict=True)]
     parts: list[list[list[int]]] = []
-    size = longest = 0
-    for atom in _atoms(rollouts.group_ids[rows].tolist(), lengths, unit):
-        size, longest = size + len(atom), max(longest, lengths[atom[0]])
-        if parts and size * longest <= max_tokens:
+    full: list[Load] = []
+    for atom in _atoms(groups, loads, unit, feed, max_tokens):
+        load = functools.reduce(Load.__add__, [loads[i] for i in atom])
+        if parts and feed.tokens(full[-1] + load) <= max_tokens:
             parts[-1].append(atom)
+            full[-1] += load
         else:
             parts.append([atom])
-            size, longest = len(atom), lengths[atom[0]]
+            full.append(load)
     wanted = max(1, ranks.max_over_ranks(len(parts), experience.mask.device))
     while len(parts) < wanted and any(len(part) > 1 for part in parts):
         largest = max(range(len(parts)), key=lambda k: len(parts[k]))
@@ -180,14 +191,22 @@ def micro_batches(
     return tuple(real + [filler] * (wanted - len(real)))
 
 
-def _atoms(group_ids: list[int], lengths: list[int], unit: Unit) -> list[list[int]]:
-    """Return what must not be cut, each longest row first, longest of all first."""
-    by_length = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    if unit == "row":
-        return [[i] for i in by_length]
+def _atoms(
+    group_ids: list[int], loads: list[Load], unit: Unit, feed: Feed, max_tokens: int
+) -> list[list[int]]:
+    """Return what is not cut, each longest row first, longest of all first."""
+    by_length = sorted(range(len(loads)), key=lambda i: -loads[i].longest)
     if unit == "minibatch":
         return [by_length] if by_length else []
+    if unit == "row" and not feed.shares:
+        return [[i] for i in by_length]
     groups: dict[int, list[int]] = {}
     for i in by_length:
         groups.setdefault(group_ids[i], []).append(i)
-    return list(groups.values())
+    if unit == "group":
+        return list(groups.values())
+    atoms: list[list[int]] = []
+    for group in groups.values():
+        load = functools.reduce(Load.__add__, [loads[i] for i in group])
+        atoms += [group] if feed.tokens(load) <= max_tokens else [[i] for i in group]
+    return atoms

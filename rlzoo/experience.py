@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlzoo.batching import micro_batches
+from rlzoo.batching import PADDED, micro_batches
+from rlzoo.models.feeding import Feed
 from rlzoo.objective import KLPenalty
 from rlzoo.rewards.base import Reward, Sample
 from rlzoo.rewards.runner import RewardRunner
@@ -86,6 +87,7 @@ def score_rows(
     experience: Experience,
     rows: Tensor,
     max_tokens: int,
+    feed: Feed = PADDED,
 ) -> dict[str, Tensor]:
     """Run a scoring function over some rows, a micro-batch at a time.
 
@@ -94,14 +96,15 @@ def score_rows(
             the record of the iteration's routing instead.
         experience: Holds the rollouts.
         rows: (n,) long.
-        max_tokens: Most padded tokens at a time.
+        max_tokens: Most tokens fed at a time.
+        feed: How rows are fed.
 
     Returns:
         Named (N, T) tensors, 0 in rows that were not asked for.
     """
     shape = experience.mask.shape
     filled: dict[str, Tensor] = {}
-    for micro in micro_batches(experience, rows, max_tokens):
+    for micro in micro_batches(experience, rows, max_tokens, feed=feed):
         found = function(experience.sequences(micro.rows))
         experts = found.pop("experts", None)
         if experts is not None and experience.routing is not None and not micro.padding:

@@ -40,7 +40,7 @@ class Learner:
         length: Longest answer, the constant of ``constant-length``.
         epochs: Passes over the rollouts.
         minibatches: Optimizer steps per pass.
-        micro_batch_tokens: Most padded tokens per forward pass.
+        micro_batch_tokens: Most tokens fed per forward pass.
         critic: Value model, or None.
         reference: Reference policy; false where there is none.
         kl: KL penalty.
@@ -144,17 +144,18 @@ class Learner:
 
     def _scores_before(self, experience: Experience, seed: int) -> dict[str, Tensor]:
         rollouts = experience.rollouts
+        budget = self.micro_batch_tokens, self.policy.feed
         every = torch.arange(len(rollouts), device=experience.mask.device)
         known: dict[str, Tensor] = {}
         if self.critic is not None or self.kl.in_reward or self.policy.router.aux_coefficient:
-            known |= score_rows(self._by_policy, experience, every, self.micro_batch_tokens)
+            known |= score_rows(self._by_policy, experience, every, *budget)
         elif self.minibatches > 1:
             prompts = len(rollouts.prompts) * ranks.world_size()
             step = batching.step_of_rows(rollouts, prompts, 0, self.minibatches, seed)
             later = every[step > 0]
-            known |= score_rows(self._by_policy, experience, later, self.micro_batch_tokens)
+            known |= score_rows(self._by_policy, experience, later, *budget)
         if self.reference:
-            known |= score_rows(self._by_reference, experience, every, self.micro_batch_tokens)
+            known |= score_rows(self._by_reference, experience, every, *budget)
         return known
 
     def _by_policy(self, sequences: Sequences) -> dict[str, Tensor]:
@@ -185,6 +186,7 @@ class Learner:
             seed=seed,
             keep=experience.signal if self.drop_zero_advantage else None,
             unit=self.algorithm.unit,
+            feed=self.policy.feed,
         )
 
     def loss(

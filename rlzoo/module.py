@@ -61,7 +61,7 @@ class RLModule(L.LightningModule):
         group_size: G, answers per prompt.
         epochs: Passes over the rollouts of an iteration.
         minibatches: Optimizer steps per pass; must divide prompts * G.
-        micro_batch_tokens: Most padded tokens, prompts included, per forward and backward pass.
+        micro_batch_tokens: Most tokens fed, prompts and padding included, per forward and backward.
         advantage: Estimator; by default the one the algorithm names.
         aggregation: How token losses become one number; by default the algorithm's.
         kl: Penalty that holds the policy near the reference.

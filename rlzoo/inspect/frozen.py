@@ -56,7 +56,7 @@ class Frozen:
         entropy: (N, T) under those weights.
         length: L of ``constant-length``.
         temperature: T of the answers.
-        micro_batch_tokens: Most padded tokens per forward pass.
+        micro_batch_tokens: Most tokens fed per forward pass.
     """
 
     rollouts: Rollouts
@@ -180,7 +180,7 @@ def seen_by(policy: Policy, frozen: Frozen, *, first: bool = False) -> Frozen:
         return {"log_probs": scores.log_probs, "entropy": scores.entropy}
 
     every = torch.arange(len(frozen.rollouts))
-    known = score_rows(both, frozen.experience, every, frozen.micro_batch_tokens)
+    known = score_rows(both, frozen.experience, every, frozen.micro_batch_tokens, policy.feed)
     old = known["log_probs"] if first else frozen.old_log_probs
     return Frozen(**{**vars(frozen), **known, "old_log_probs": old})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, cast
@@ -12,11 +13,14 @@ from torch import Tensor
 from rlzoo.errors import UserError
 from rlzoo.models import scoring, tokenization
 from rlzoo.models.adapters import check_lora
-from rlzoo.models.layout import Layout, padded, response_slots
+from rlzoo.models.feeding import Feed, PaddedFeed, choose
+from rlzoo.models.layout import Layout, response_slots
 from rlzoo.models.source import Source
 from rlzoo.models.weights import Weights
 from rlzoo.routes import RouterSettings, RouterSizes
 from rlzoo.types import Scores, Sequences
+
+log = logging.getLogger("rlzoo")
 
 
 class Policy(Weights):
@@ -35,6 +39,8 @@ class Policy(Weights):
         dtype: Type of the weights.
         attention: Attention kernel, as transformers names them (sdpa, eager, flash_attention_2);
             sdpa becomes eager where a family needs it.
+        layout: auto feeds each prompt once for all of its answers and no padding where that gives
+            the same numbers, and says so; padded feeds every row by itself.
         gradient_checkpointing: Recompute activations in the backward pass to save memory.
         lora: Train low-rank adapters instead of the weights: keys of peft's LoraConfig, such as
             ``{r: 16, lora_alpha: 32}``. Needs the `lora` extra.
@@ -53,6 +59,7 @@ class Policy(Weights):
         gguf_file: str | None = None,
         dtype: Literal["float32", "bfloat16"] = "float32",
         attention: str = "sdpa",
+        layout: Literal["auto", "padded"] = "auto",
         gradient_checkpointing: bool = False,
         lora: dict[str, Any] | None = None,
         characters: str | None = None,
@@ -62,11 +69,14 @@ class Policy(Weights):
         name = type(self).__name__
         if dtype not in ("float32", "bfloat16"):
             raise UserError(f"{name}: dtype {dtype!r} is unknown; use float32 or bfloat16")
+        if layout not in ("auto", "padded"):
+            raise UserError(f"{name}: layout {layout!r} is unknown; use auto or padded")
         if lora is not None:
             check_lora(lora)
         self.source = Source(name, path, config, tokenizer, gguf_file, characters)
         self.dtype, self.attention, self.lora = dtype, attention, lora
         self.gradient_checkpointing, self.init_seed = gradient_checkpointing, init_seed
+        self.layout, self._feed = layout, cast("Feed | None", None)
         self._frozen = False
         self.model: Any = None
 
@@ -159,21 +169,33 @@ class Policy(Weights):
                 "decoding is for evaluation only"
             )
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self._frozen):
-            hidden = self.hidden_states(padded(sequences))
+            hidden = self.hidden_states(self.layout_of(sequences))
             rows, _, columns = response_slots(sequences)
             targets = sequences.input_ids[rows, columns]
-            vocabulary = self.causal_lm.config.get_text_config().vocab_size
-            log_probs, entropies = scoring.token_log_probs(
-                hidden,
-                targets,
-                self._head,
-                temperature=temperature,
-                entropy=entropy,
-                chunk=max(1, scoring.CHUNK_FLOATS // vocabulary),
-            )
+            log_probs, entropies = self.token_log_probs(hidden, targets, temperature, entropy)
             mask = sequences.mask
             spread = None if entropies is None else scoring.scatter(entropies, mask)
             return Scores(scoring.scatter(log_probs, mask), spread, hidden)
+
+    @property
+    def feed(self) -> Feed:
+        """How sequences are fed; padded until the first score has found a faster exact way."""
+        return self._feed or PaddedFeed()
+
+    def layout_of(self, sequences: Sequences) -> Layout:
+        """Lay sequences out in the way that fits the decoder, which the first call finds out.
+
+        Args:
+            sequences: n right-padded rows.
+
+        Returns:
+            What the decoder is fed.
+        """
+        if self._feed is None:
+            self._feed, why = choose(self.causal_lm.base_model, self.layout)
+            if not self._frozen:
+                log.info("layout: %s", why)
+        return self._feed.layout(sequences)
 
     def hidden_states(self, layout: Layout) -> Tensor:
         """Run the decoder without its LM head.

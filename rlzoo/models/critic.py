@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
-from rlzoo.models.layout import padded
+from rlzoo.models.layout import Layout, padded
 from rlzoo.models.scoring import hidden_states, scatter
 from rlzoo.types import Sequences
 
@@ -93,6 +94,7 @@ class SeparateCritic(Critic):
     def __init__(self, lr_scale: float = 3.0) -> None:
         super().__init__(lr_scale)
         self.trunk: Any = None
+        self._layout_of: Callable[[Sequences], Layout] = padded
 
     def build(self, policy: Policy) -> None:
         """Copy the trunk and make the head; comes after `policy.load`.
@@ -101,6 +103,7 @@ class SeparateCritic(Critic):
             policy: The policy whose answers are judged.
         """
         super().build(policy)
+        self._layout_of = policy.layout_of
         self.trunk = copy.deepcopy(policy.causal_lm.base_model)
 
     def values(self, sequences: Sequences, hidden: Tensor) -> Tensor:
@@ -113,4 +116,4 @@ class SeparateCritic(Critic):
         Returns:
             (n, T) fp32, 0 where the mask is False.
         """
-        return self._read(hidden_states(self.trunk, padded(sequences)), sequences)
+        return self._read(hidden_states(self.trunk, self._layout_of(sequences)), sequences)

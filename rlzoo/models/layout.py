@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rlzoo.models.attention import Pieces, Segments, worth_splitting
 from rlzoo.types import Sequences
 
 
@@ -27,6 +28,7 @@ class Layout:
         source: (n, S) long, the flat index of what was fed for a row and column; -1 for nothing.
         kept: (M,) long, the flat index of the states that predict the response tokens, in
             row-major order of the mask.
+        segments: Who sees whom where the sequences stand in one line, or None for plain rows.
     """
 
     input_ids: Tensor
@@ -36,6 +38,7 @@ class Layout:
     real: Tensor
     source: Tensor
     kept: Tensor
+    segments: Segments | None = None
 
     def collect(self, values: Tensor) -> Tensor:
         """Return what belongs to each fed token.
@@ -75,6 +78,20 @@ def response_slots(sequences: Sequences) -> tuple[Tensor, Tensor, Tensor]:
     return rows, slots, sequences.prompt_lengths[rows] + slots
 
 
+def answer_lengths(sequences: Sequences) -> Tensor:
+    """Count the response tokens up to the last one that is scored.
+
+    Args:
+        sequences: n right-padded rows.
+
+    Returns:
+        (n,) long.
+    """
+    width = sequences.mask.shape[1]
+    ends = torch.arange(1, width + 1, device=sequences.mask.device) * sequences.mask
+    return ends.amax(-1)
+
+
 def padded(sequences: Sequences) -> Layout:
     """Feed right-padded rows; causal attention needs no mask, for no real token can see a pad.
 
@@ -88,9 +105,7 @@ def padded(sequences: Sequences) -> Layout:
     count, width = inputs.shape
     positions = torch.arange(width, device=device).expand(count, -1)
     rows = torch.arange(count, device=device)[:, None].expand(-1, width)
-    ends = torch.arange(1, sequences.mask.shape[1] + 1, device=device) * sequences.mask
-    lengths = sequences.prompt_lengths + ends.amax(-1)
-    real = positions < lengths[:, None] - 1
+    real = positions < (sequences.prompt_lengths + answer_lengths(sequences))[:, None] - 1
     source = torch.where(real, rows * width + positions, -1)
     nothing = source.new_full((count, 1), -1)
     answer, _, column = response_slots(sequences)
@@ -102,4 +117,68 @@ def padded(sequences: Sequences) -> Layout:
         real=real.reshape(-1),
         source=torch.cat([source, nothing], -1),
         kept=answer * width + column - 1,
+    )
+
+
+def shared(sequences: Sequences, width: int) -> Layout:
+    """Feed every token once, in one line: each distinct prompt, then the answers to it.
+
+    Args:
+        sequences: n right-padded rows.
+        width: H, the hidden size, which prices attention calls.
+
+    Returns:
+        A layout of one row.
+    """
+    ids, device = sequences.input_ids.cpu(), sequences.input_ids.device
+    prompts = sequences.prompt_lengths.tolist()
+    answers = [max(0, length - 1) for length in answer_lengths(sequences).tolist()]
+    groups: dict[bytes, list[int]] = {}
+    for row, length in enumerate(prompts):
+        groups.setdefault(ids[row, :length].numpy().tobytes(), []).append(row)
+    pieces = Pieces()
+    owners: list[int] = []
+    columns: list[int] = []
+    starts: dict[int, tuple[int, int]] = {}
+    fed = 0
+    for members in groups.values():
+        longest = max(members, key=lambda row: answers[row])
+        prompt = range(fed, fed + prompts[longest])
+        fed = prompt.stop
+        owners += [longest] * len(prompt)
+        columns += range(len(prompt))
+        split = len(members) > 1 and worth_splitting(len(prompt), answers[longest])
+        if split or not answers[longest]:
+            pieces.add([], prompt)
+        for row in members:
+            own = range(fed, fed + answers[row])
+            starts[row] = prompt.start, own.start
+            fed = own.stop
+            owners += [row] * len(own)
+            columns += range(len(prompt), len(prompt) + len(own))
+            if own and split:
+                pieces.add(prompt, own)
+            elif own:
+                pieces.add([], [*prompt, *own])
+    begin, after = torch.tensor([starts[row] for row in range(len(prompts))], device=device).T
+    lengths = torch.tensor([prompts, answers], device=device)[..., None]
+    places = torch.arange(sequences.input_ids.shape[1], device=device).expand(len(prompts), -1)
+    of_prompt = begin[:, None] + places
+    source = torch.where(places < lengths[0], of_prompt, after[:, None] + places - lengths[0])
+    # An empty answer's prompt predicts nothing at its end.
+    scored = lengths[0] + torch.where(answer_lengths(sequences)[:, None] > 0, lengths[1], -1)
+    source = torch.where(places < scored, source, -1)
+    rows, at = torch.tensor([owners, columns], device=device)
+    answer, _, column = response_slots(sequences)
+    real = torch.zeros(fed, dtype=torch.bool, device=device)
+    real[source[source >= 0]] = True
+    return Layout(
+        input_ids=sequences.input_ids[rows, at][None],
+        position_ids=at[None],
+        rows=rows,
+        columns=at,
+        real=real,
+        source=source,
+        kept=source[answer, column - 1],
+        segments=pieces.build(fed, width, device),
     )

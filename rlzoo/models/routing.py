@@ -142,6 +142,8 @@ class Taps:
             assert self.trace is not None
             self.trace.append(choice.experts.to(self.sizes.dtype))
             return None
+        if self.watch.layout is None:  # nothing has been fed: somebody tries the decoder out
+            return None
         used = self.watch.routed(layer, router, choice, again=self.recomputing)
         return None if used is choice else self.adapter.replaced(output, used)
 

@@ -1,7 +1,7 @@
 """Log-probabilities of response tokens, without ever holding all the logits.
 
-The trunk runs over the right-padded batch; only the hidden states that predict a response token
-meet the LM head, in chunks that are recomputed in the backward pass.
+Only the hidden states that predict a response token meet the LM head, in chunks that are
+recomputed in the backward pass.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from rlzoo.models import attention
 from rlzoo.models.layout import Layout
 
-CHUNK_FLOATS = 2**24
+CHUNK_FLOATS = 3 * 2**22
 Head = Callable[[Tensor], Tensor]
 
 
@@ -52,6 +54,12 @@ def hidden_states(trunk: Any, layout: Layout) -> Tensor:
     kwargs: dict[str, Any] = {"use_cache": False}
     if accepts(trunk, "position_ids"):
         kwargs["position_ids"] = layout.position_ids
+    if layout.segments is not None:
+        if trunk.config._attn_implementation != attention.NAME:
+            raise RuntimeError("the decoder was not prepared for sequences in one line")
+        kwargs["segments"] = layout.segments
+        # Four dimensions are taken as they are: nothing l x l is built.
+        kwargs["attention_mask"] = layout.input_ids.new_zeros((1, 1, 1, 1), dtype=torch.bool)
     hidden: Tensor = trunk(input_ids=layout.input_ids, **kwargs).last_hidden_state
     return hidden.flatten(0, 1)[layout.kept]
 
@@ -69,8 +77,33 @@ def scatter(values: Tensor, mask: Tensor) -> Tensor:
     return values.new_zeros(mask.shape).index_put(mask.nonzero(as_tuple=True), values)
 
 
-def logit_transform(config: Any) -> Head:
-    """Return what a family does to its logits after the LM head: scaling, soft-capping, or nothing.
+@dataclass(frozen=True)
+class LogitTransform:
+    """What a family does to its logits after the LM head: ``cap tanh(scale logits / cap)``.
+
+    Attributes:
+        scale: Factor.
+        cap: Soft cap, or None.
+    """
+
+    scale: float = 1.0
+    cap: float | None = None
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Apply it.
+
+        Args:
+            logits: Of any shape.
+
+        Returns:
+            Logits of the same shape.
+        """
+        logits = logits if self.scale == 1.0 else logits * self.scale
+        return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
+
+
+def logit_transform(config: Any) -> LogitTransform:
+    """Read it from a family's config.
 
     Args:
         config: The model's text config.
@@ -85,13 +118,7 @@ def logit_transform(config: Any) -> Head:
             continue
         divides = name == "logits_scaling" and "granite" in config.model_type
         scale *= 1.0 / value if divides else value
-    cap = getattr(config, "final_logit_softcapping", None)
-
-    def transform(logits: Tensor) -> Tensor:
-        logits = logits if scale == 1.0 else logits * scale
-        return logits if cap is None else torch.tanh(logits / cap) * cap
-
-    return transform
+    return LogitTransform(scale, getattr(config, "final_logit_softcapping", None))
 
 
 def token_log_probs(

@@ -14,8 +14,11 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from rlzoo.errors import UserError
+from rlzoo.models import scoring
 from rlzoo.models.adapters import add_adapters
 from rlzoo.models.configs import noise
+from rlzoo.models.feeding import take_segments
+from rlzoo.models.head import linear_log_probs, plain_weight
 from rlzoo.models.scoring import logit_transform
 from rlzoo.models.source import Source
 
@@ -27,6 +30,7 @@ class Weights(nn.Module, ABC):
         source: Where config, tokenizer and weights come from.
         dtype: Type of the weights.
         attention: Attention kernel.
+        layout: How sequences are fed to the decoder.
         gradient_checkpointing: Whether activations are recomputed in the backward pass.
         lora: Settings of the adapters, or None.
         init_seed: Seed of new weights.
@@ -39,6 +43,7 @@ class Weights(nn.Module, ABC):
     source: Source
     dtype: Literal["float32", "bfloat16"]
     attention: str
+    layout: Literal["auto", "padded"]
     gradient_checkpointing: bool
     lora: dict[str, Any] | None
     init_seed: int
@@ -89,6 +94,8 @@ class Weights(nn.Module, ABC):
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 module.p = 0.0
         self.prepare(model)
+        if self.layout == "auto":
+            take_segments(model.base_model)
         if self.gradient_checkpointing:
             model.gradient_checkpointing_enable(self.checkpoint_options)
         if self.lora is not None:
@@ -146,6 +153,31 @@ class Weights(nn.Module, ABC):
         model = self.causal_lm
         transform = logit_transform(model.config.get_text_config())
         return transform(model.get_output_embeddings()(hidden))
+
+    def token_log_probs(
+        self, hidden: Tensor, targets: Tensor, temperature: float, entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Score one target per hidden state, by the fastest way that the head allows.
+
+        Args:
+            hidden: (M, H).
+            targets: (M,) long.
+            temperature: Divides the logits.
+            entropy: Whether to return the entropy too.
+
+        Returns:
+            (M,) log-probs and (M,) entropy in nats, or None, both fp32.
+        """
+        config = self.causal_lm.config.get_text_config()
+        chunk = max(1, scoring.CHUNK_FLOATS // config.vocab_size)
+        weight = plain_weight(self.causal_lm.get_output_embeddings())
+        transform = logit_transform(config)
+        if weight is None or entropy or transform.cap is not None:
+            return scoring.token_log_probs(
+                hidden, targets, self._head, temperature=temperature, entropy=entropy, chunk=chunk
+            )
+        scale = temperature / transform.scale
+        return linear_log_probs(hidden, weight, targets, scale, chunk), None
 
     def train(self, mode: bool = True) -> Self:
         """Set training mode; a frozen copy stays in evaluation mode.

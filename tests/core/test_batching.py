@@ -9,6 +9,7 @@ import torch
 from rlzoo.algorithms import PPO
 from rlzoo.batching import check_divisible, micro_batches, minibatches, order
 from rlzoo.errors import UserError
+from rlzoo.models.feeding import SharedFeed
 from rlzoo.objective import policy_loss
 from rlzoo.stats import Stats
 from rlzoo.types import Experience, PolicyBatch, Prompt, Prompts, Rollouts
@@ -193,6 +194,23 @@ def test_micro_batches_are_balanced(budget):
         return sum(made.rollouts.sequences(group).input_ids.numel() for group in groups)
 
     assert fed([part.rows for part in parts]) < 0.9 * fed(naive)
+
+
+@pytest.mark.parametrize("budget", [1, 12, 20, 30, 10**6])
+def test_where_prompts_are_shared_groups_stay_together(budget):
+    """The budget holds for what is fed: each prompt of a micro-batch once, and no padding."""
+    made = experience([5, 3, 5, 3], [1, 4, 2, 3, 4, 1, 2, 2, 3, 4, 1, 1], group=3)
+    parts = micro_batches(made, torch.arange(12), budget, feed=SharedFeed(8))
+    assert sorted(torch.cat([part.rows for part in parts]).tolist()) == list(range(12))
+    sizes = []
+    for part in parts:
+        groups = set((part.rows // 3).tolist())
+        answers = int(made.rollouts.lengths()[part.rows].sum())
+        sizes.append(answers + sum([5, 3, 5, 3][group] for group in groups))
+        assert sizes[-1] <= budget or len(part.rows) == 1
+    homes = [set((part.rows // 3).tolist()) for part in parts]
+    assert len(parts) == {1: 12, 12: 4, 20: 3, 30: 2, 10**6: 1}[budget]
+    assert sum(len(home) for home in homes) == (4 if budget > 1 else 12)
 
 
 def test_rows_are_those_asked_for():

@@ -47,12 +47,16 @@ def test_forgetting_a_logit_transform_would_show(tiny, sequences, monkeypatch, f
     """The families above do change their logits: without the transform the scores differ."""
     policy = tiny(family)
     before = policy.score(sequences).log_probs
-    monkeypatch.setattr("rlzoo.models.weights.logit_transform", lambda config: lambda x: x)
+    monkeypatch.setattr(
+        "rlzoo.models.weights.logit_transform", lambda config: scoring.LogitTransform()
+    )
     assert (policy.score(sequences).log_probs - before).abs().max() > 0.01
 
 
 def test_an_unknown_logit_transform_is_refused_at_load(tiny, monkeypatch):
-    monkeypatch.setattr("rlzoo.models.weights.logit_transform", lambda config: lambda x: x)
+    monkeypatch.setattr(
+        "rlzoo.models.weights.logit_transform", lambda config: scoring.LogitTransform()
+    )
     with pytest.raises(UserError, match="'cohere' changes its logits"):
         tiny("cohere")
 

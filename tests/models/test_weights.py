@@ -84,6 +84,7 @@ def test_lit01_gradient_checkpointing_works_and_changes_nothing(tiny, sequences)
     results = {}
     for on in (False, True):
         policy, calls = tiny("qwen3", gradient_checkpointing=on), []
+        policy.score(sequences)  # the first finds out how to feed
         policy.causal_lm.base_model.layers[0].mlp.register_forward_pre_hook(
             lambda *_, c=calls: c.append(1)
         )

@@ -1,0 +1,210 @@
+"""Sequences in one line that share their prompts, against plain padded rows."""
+
+import copy
+
+import pytest
+import torch
+from tiny_models import DENSE, MOE, build
+
+from rlzoo.algorithms import discover
+from rlzoo.batching import Load
+from rlzoo.errors import UserError
+from rlzoo.models import SeparateCritic, attention, feeding
+from rlzoo.models.feeding import PaddedFeed, SharedFeed
+from rlzoo.models.layout import padded, shared
+from rlzoo.objective import KLPenalty, policy_loss
+from rlzoo.ops import Denominators
+from rlzoo.types import PolicyBatch, Sequences
+
+EXACT = [name for name in (*DENSE, *MOE) if name not in ("gemma2", "qwen3_5_moe")]
+
+
+@pytest.fixture(scope="module")
+def groups():
+    """Four prompts, the first two of equal length: 3, 1, 2 and 1 answers; ragged, one empty, one
+    with a hole, one of a single token, and rows of the same prompt that do not stand together."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.tensor([4, 4, 4, 4, 7, 3, 7])
+    answers = torch.tensor([3, 6, 1, 5, 7, 0, 2])
+    ids = torch.randint(2, 19, (7, 14), generator=generator)
+    ids[1, :4] = ids[2, :4] = ids[0, :4]
+    ids[6, :7] = ids[4, :7]
+    mask = torch.arange(7) < answers[:, None]
+    mask[4, 2] = False
+    return Sequences(ids, lengths, mask)
+
+
+def scored(policy, sequences, feed, entropy=False):
+    """Log-probs, entropy and gradients of a weighted sum of them."""
+    policy._feed = feed
+    policy.zero_grad()
+    scores = policy.score(sequences, 0.7, entropy)
+    weights = torch.linspace(-1, 1, scores.log_probs.numel()).view_as(scores.log_probs)
+    loss = (scores.log_probs * weights).sum()
+    loss = loss + (scores.entropy * weights).sum() if entropy else loss
+    loss.backward()
+    return scores, {n: p.grad.clone() for n, p in policy.named_parameters() if p.grad is not None}
+
+
+def agree(ours, theirs):
+    torch.testing.assert_close(ours[0].log_probs, theirs[0].log_probs, atol=1e-5, rtol=0)
+    assert ours[0].log_probs.abs().max() > 1
+    assert ours[1].keys() == theirs[1].keys()
+    for name, gradient in theirs[1].items():
+        assert (ours[1][name] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-7, name
+
+
+@pytest.mark.parametrize("family", EXACT)
+def test_sharing_prompts_changes_no_number(family, groups, monkeypatch):
+    """Every family, whether segments share calls, go one by one, or attend as whole rows."""
+    policy = build(family)
+    policy.score(groups)
+    assert isinstance(policy.feed, SharedFeed)
+    plain = scored(policy, groups, PaddedFeed())
+    for price, limit in ((2**20, 2**22), (1, 2**22), (2**20, 0)):
+        monkeypatch.setitem(attention._CALL_PAIRS, "cpu", price)
+        monkeypatch.setattr(attention, "_MASK_LIMIT", limit)
+        agree(scored(policy, groups, SharedFeed(32)), plain)
+
+
+def test_a_token_is_fed_once(groups):
+    layout = shared(groups, 32)
+    assert layout.input_ids.shape == (1, 4 + 4 + 7 + 3 + (2 + 5 + 0) + 4 + (6 + 1))
+    assert padded(groups).input_ids.numel() == 7 * 13
+    places = torch.arange(14).expand(7, -1)
+    spread = layout.spread(layout.collect(places * 100 + groups.input_ids))
+    ends = (torch.arange(1, 8) * groups.mask).amax(-1)
+    fed = places < (groups.prompt_lengths + ends - 1)[:, None]
+    assert torch.equal(layout.source >= 0, fed)
+    assert torch.equal(spread, torch.where(fed, places * 100 + groups.input_ids, 0))
+    assert layout.real.sum() == layout.real.numel() - 1  # the last of a prompt without answers
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
+def test_checkpointing_and_entropy_take_the_same_way(family, groups):
+    policy = build(family, gradient_checkpointing=True)
+    policy.training_mode()
+    policy.score(groups)
+    assert isinstance(policy.feed, SharedFeed)
+    plain = scored(policy, groups, PaddedFeed(), entropy=True)
+    ours = scored(policy, groups, SharedFeed(32), entropy=True)
+    agree(ours, plain)
+    torch.testing.assert_close(ours[0].entropy, plain[0].entropy, atol=1e-5, rtol=0)
+
+
+def test_copies_and_critics_take_the_same_way(groups):
+    """A copy made before the first score, and the trunk of a critic, share prompts too."""
+    policy = build("llama")
+    critic = SeparateCritic()
+    critic.build(policy)
+    torch.nn.init.ones_(critic.head.weight)
+    frozen = policy.frozen_copy()
+    seen = []
+    for trunk in (frozen.causal_lm.base_model, critic.trunk):
+        trunk.register_forward_pre_hook(lambda *call: seen.append(call[2]), with_kwargs=True)
+    hidden = policy.score(groups).hidden
+    values = critic.values(groups, hidden)
+    frozen.score(groups)
+    assert all(call.get("segments") is not None for call in (seen[0], seen[-1]))
+    policy._feed = PaddedFeed()
+    torch.testing.assert_close(critic.values(groups, hidden), values, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "reason"),
+    [
+        ("gemma2", {}, "padded, because its attention is eager"),
+        ("qwen3_5_moe", {}, "padded, because it has layers of type linear_attention"),
+        ("llama", {"attention": "eager"}, "padded, because its attention is eager"),
+        ("llama", {"layout": "padded"}, "padded, because the setting says so"),
+        ("mixtral", {"config": {"sliding_window": 6}}, "padded, because its window is 6 tokens"),
+        ("mixtral", {"config": {"sliding_window": 13}}, "rows over 13 tokens are padded"),
+        ("qwen3", {}, "no padding, and each prompt once"),
+    ],
+)
+def test_what_is_fed_is_said_once(family, settings, reason, groups, caplog):
+    policy = build(family, **settings)
+    with caplog.at_level("INFO", logger="rlzoo"):
+        policy.score(groups)
+        policy.score(groups)
+    (line,) = [record.message for record in caplog.records if record.message.startswith("layout")]
+    assert reason in line
+
+
+def test_an_attention_that_is_wrong_is_noticed(groups, monkeypatch):
+    policy = build("qwen3")
+    monkeypatch.setattr(
+        attention, "_seen", lambda n, before, own: torch.ones(1, 1, own, before + own).bool()
+    )
+    attention.register()
+    feed, why = feeding.choose(policy.causal_lm.base_model, "auto")
+    assert isinstance(feed, PaddedFeed)
+    assert "without padding its states differ by" in why
+
+
+def test_a_decoder_that_was_not_prepared_is_not_fed_a_line(groups):
+    policy = build("qwen3", layout="padded")
+    policy._feed = SharedFeed(32)
+    with pytest.raises(RuntimeError, match="not prepared"):
+        policy.score(groups)
+
+
+def test_an_unknown_layout_is_refused():
+    with pytest.raises(UserError, match="layout 'packed' is unknown; use auto or padded"):
+        build("qwen3", layout="packed")
+
+
+def test_beyond_its_window_rows_are_padded_and_counted_so(groups):
+    feed, load = SharedFeed(32, window=13), Load(2, 14, 9, {0: 7})
+    assert feed.layout(groups).segments is None
+    assert SharedFeed(32, window=14).layout(groups).segments is not None
+    assert (feed.tokens(load), SharedFeed(32).tokens(load)) == (28, 16)
+
+
+@pytest.mark.parametrize("name", sorted(discover()))
+def test_every_objective_has_the_same_gradient_either_way(name, groups):
+    """A whole update, from tokens to the gradients of the weights."""
+    policy, rng = build("qwen3"), torch.Generator().manual_seed(1)
+    algorithm = discover()[name]()
+    old = policy.score(groups).log_probs.detach()
+    old = old + 0.2 * torch.randn(old.shape, generator=rng) * groups.mask
+    advantages = torch.randn((7, 1), generator=rng).expand_as(old)
+    found = []
+    for feed in (PaddedFeed(), SharedFeed(32)):
+        policy._feed = feed
+        policy.zero_grad()
+        scores = policy.score(groups, entropy=True)
+        batch = PolicyBatch(
+            log_probs=scores.log_probs,
+            old_log_probs=old,
+            advantages=advantages,
+            mask=groups.mask,
+            rollout_log_probs=old,
+            ref_log_probs=old - 0.1,
+            entropy=scores.entropy,
+            group_ids=torch.tensor([0, 0, 0, 1, 2, 3, 2]),
+            token_ids=groups.input_ids[:, 7:],
+        )
+        counts = Denominators.count(batch.mask, batch.group_ids)
+        loss, _ = policy_loss(algorithm, batch, counts, length=7, kl=KLPenalty(0.05))
+        loss.backward()
+        found.append((loss.detach(), [p.grad.clone() for p in policy.parameters()]))
+    (plain, before), (ours, after) = found
+    torch.testing.assert_close(ours, plain, atol=1e-5, rtol=1e-5)
+    for one, two in zip(after, before, strict=True):
+        assert (one - two).norm() <= 1e-4 * two.norm() + 1e-6
+
+
+def test_rows_change_nothing_for_each_other(groups):
+    """What a row scores does not depend on who else is in the line."""
+    policy = build("llama")
+    whole = policy.score(groups).log_probs
+    for row in range(7):
+        one = slice(row, row + 1)
+        alone = Sequences(groups.input_ids[one], groups.prompt_lengths[one], groups.mask[one])
+        torch.testing.assert_close(policy.score(alone).log_probs[0], whole[row], atol=1e-5, rtol=0)
+    junk = copy.deepcopy(groups)
+    ends = groups.prompt_lengths + (torch.arange(1, 8) * groups.mask).amax(-1)
+    junk.input_ids[torch.arange(14) >= ends[:, None]] = 5
+    after = policy.score(junk).log_probs
+    torch.testing.assert_close(after, whole, atol=1e-6, rtol=0)
