@@ -217,8 +217,7 @@ class RoutingLearner:
             found |= self._by_layer("moe/router_entropy", sums["entropy"] / sums["tokens"])
         if "slots" in sums and sums["slots"] > 0:
             free, used = sums["free"] / sums["slots"], sums.get("used")
-            if used is not None:
-                found |= self._by_layer("moe/volatility_free", free)
+            found |= self._by_layer("moe/volatility_free", free)
             after = free if used is None else used / sums["slots"]
             found |= self._by_layer("moe/volatility", after)
         if "sampled" in sums and sums["sampled"] > 0:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rlzoo.callbacks.checkpoint import run_folder
+from rlzoo.callbacks.experts import write_loads
 from rlzoo.callbacks.plots import reward_plot
 from rlzoo.errors import UserError
 from rlzoo.startup import total_iterations
@@ -102,6 +103,8 @@ class Report(Callback):
             self.seconds[part] = self.seconds.get(part, 0.0) + seconds
         append(self.folder, {"iteration": done, **values})
         self.warn_of_clipping(done, values.get("policy/clip_fraction", 0.0))
+        if done == 1 or done % self.every_n_iterations == 0:
+            write_loads(self.folder, module.learner.routing, done)
         if done % self.every_n_iterations == 0:
             log.info(
                 "iteration %d/%s  reward %.3f  clip %.4f  length %.1f  tokens/s %.0f  (%s)",
@@ -163,6 +166,7 @@ class Report(Callback):
             return
         self.show_samples(trainer, module, done)
         folder.mkdir(parents=True, exist_ok=True)
+        write_loads(folder, module.learner.routing, done)
         summary = self.summary(module)
         (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
         curves = {"held-out accuracy, sampled": "val/accuracy", "greedy": "val/greedy"}

@@ -30,6 +30,7 @@ class Run:
         seconds: Wall-clock time of the process, if known.
         summary: What ``summary.json`` holds, empty if there is none.
         rows: Lines of ``metrics.jsonl``; the last of an iteration counts.
+        experts: What ``experts.json`` holds of a mixture of experts, empty if there is none.
         problem: Why the run is not part of the statistics; empty if it is.
     """
 
@@ -42,6 +43,7 @@ class Run:
     seconds: float | None = None
     summary: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, float]] = field(default_factory=list)
+    experts: dict[str, Any] = field(default_factory=dict)
     problem: str = ""
 
     @cached_property
@@ -178,7 +180,9 @@ def read_run(path: Path, notes: list[str]) -> Run | None:
         problem = "no summary.json"
     elif not scored:
         problem = "no held-out accuracy"
-    return described(path.name, entry, status, summary=summary, rows=rows, problem=problem)
+    read = {"summary": summary, "rows": rows, "problem": problem}
+    experts = read_object(beside(path, "experts.json"), notes)
+    return described(path.name, entry, status, **read, experts=experts)
 
 
 def described(slug: str, entry: dict[str, Any], status: str, **read: Any) -> Run:

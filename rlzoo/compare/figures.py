@@ -29,6 +29,7 @@ from rlzoo.compare.measures import (
     trailing,
 )
 from rlzoo.compare.results import Results
+from rlzoo.compare.routing import EXPERTS, MAPS, heat, loads
 
 BAND = (
     "Line: mean over seeds. Band: pointwise 95 % t interval of that mean, with 3 seeds or more; no "
@@ -71,12 +72,13 @@ def draw(comparison: Comparison, results: Results, folder: Path) -> list[Picture
     look = charts.looks(comparison.variants)
     runs = {name: found for name in comparison.variants if (found := comparison.of(name))}
     pictures = [*_scores(results, look, folder), *_learning(comparison, runs, look, folder)]
-    for section, measures in (("clipping", CLIPPING), ("training", TRAINING)):
+    groups = (("clipping", CLIPPING), ("training", TRAINING), ("experts", EXPERTS))
+    for section, measures in groups:
         for measure in measures:
             pictures += _measure(section, measure, runs, look, folder)
         if section == "clipping":
             pictures += _by_length(runs, look, folder)
-    return pictures + _time(results, folder)
+    return [*pictures, *_loads(runs, folder), *_time(results, folder)]
 
 
 def _scores(results: Results, look: dict[str, Look], folder: Path) -> list[Picture]:
@@ -199,6 +201,24 @@ def _by_length(runs: dict[str, list[Run]], look: dict[str, Look], folder: Path) 
         "by the square root of the length."
     )
     return [Picture("clipping", path, title, text)]
+
+
+def _loads(runs: dict[str, list[Run]], folder: Path) -> list[Picture]:
+    pictures: list[Picture] = []
+    for name, seeds in list(runs.items())[:MAPS]:
+        for when in ("first", "last"):
+            found = loads(seeds, when)
+            if found is None:
+                continue
+            layers, table, iteration = found
+            path = folder / f"experts_{when}_{len(pictures) // 2}.png"
+            heat(path, layers, table, f"{name}, iteration {iteration}")
+            text = (
+                f"{name}: tokens of each expert in iteration {iteration} over the mean of its "
+                "layer, averaged over seeds. A dark column is an expert that is hardly used."
+            )
+            pictures.append(Picture("experts", path, f"Load by expert, {name}", text))
+    return pictures
 
 
 def _time(results: Results, folder: Path) -> list[Picture]:

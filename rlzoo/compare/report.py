@@ -95,6 +95,7 @@ def sections(comparison: Comparison, results: Results, pictures: list[Picture]) 
             tables.clipping(results),
             drawn("clipping"),
         ),
+        Section("experts", "Mixture of experts", (), None, drawn("experts")),
         Section("training", "Training", (), None, drawn("training")),
         Section("time", "Cost", (), tables.budget(results), drawn("time")),
         Section("caveats", "What this does not show", points=caveats(results, comparison)),

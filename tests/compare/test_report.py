@@ -347,6 +347,9 @@ def test_the_figures_are_there(report, name):
 
 def test_no_figure_is_drawn_of_what_was_not_logged(report):
     assert not (report.parent / "kl_ref.png").exists()
+    assert not (report.parent / "volatility.png").exists()
+    assert not list(report.parent.glob("experts_*.png"))
+    assert "Mixture of experts" not in report.read_text(encoding="utf-8")
 
 
 def test_text_of_runs_cannot_become_markup(report):

@@ -1,5 +1,7 @@
 """A mixture of experts through the command line: what is logged of it, and what is refused."""
 
+import json
+
 import pytest
 from tiny_runs import fit
 
@@ -33,6 +35,9 @@ def test_a_run_says_what_it_trains_and_logs_its_routing(tmp_path):
     assert [value for _, value in curves["moe/volatility"]] == [0, 0]
     assert all(1 <= value <= 2 for _, value in curves["moe/load_max"])
     assert all(value >= 1.5 for _, value in curves["moe/aux_loss"])
+    table = json.loads((run.folder / "experts.json").read_text())
+    assert [table["first"]["iteration"], table["last"]["iteration"]] == [1, 2]
+    assert all(sum(row) == pytest.approx(4, abs=1e-3) for row in table["last"]["load"])
     assert {"moe/volatility_free", "moe/load_max/layer_1", "moe/record_bytes"} <= curves.keys()
 
 
