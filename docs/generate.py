@@ -1,4 +1,4 @@
-"""Write docs/algorithms.md and docs/why_sequences.md, and their pictures, from the code.
+"""Write docs/algorithms.md, docs/why_sequences.md and their pictures, and the plans of scaling.md.
 
 python docs/generate.py           write them
 python docs/generate.py --check   fail if the committed text is not what would be written
@@ -13,6 +13,7 @@ import math
 import sys
 from pathlib import Path
 
+import plans
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -230,6 +231,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     pages = {"algorithms.md": algorithms_page(), "why_sequences.md": sequences_page()}
+    pages["scaling.md"] = plans.filled((DOCS / "scaling.md").read_text())
     stale = [
         n for n, text in pages.items() if not (DOCS / n).exists() or (DOCS / n).read_text() != text
     ]
