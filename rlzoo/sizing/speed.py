@@ -69,13 +69,13 @@ def decoding(job: Job, device: Hardware) -> Bound:
     dense = a.total - a.routed - (0 if a.tied else a.embedding)
     cache = batch * context * p.compute * a.layers * a.key_width
     by_step = s.stage == 3 and not (s.kind == "fsdp2" and s.gather_for_rollout)
-    traffic = (gathered(job) if by_step else 0.0) + all_to_all(job, batch)
+    traffic = gathered(job) / _link(job, device) if by_step else 0.0
     return Bound(
         "decoding",
         batch,
         arithmetic / _flops(device),
         (width * (dense + met) + cache) / _bandwidth(device),
-        traffic / _link(job, device),
+        traffic + all_to_all(job, batch) / _link(job, device, s.ep_size),
     )
 
 
@@ -112,14 +112,14 @@ def training(job: Job, device: Hardware) -> Bound:
     else:
         reduced = s.share(a.trainable - a.trainable_routed, a.trainable_routed, 4)
         traffic = 2 * job.updates * p.gradient * reduced * (s.world - 1) / s.world
-    traffic += (passes + job.epochs) * all_to_all(job, tokens)
+    routed = (passes + job.epochs) * all_to_all(job, tokens) / _link(job, device, s.ep_size)
     weights = micro * 3 * p.compute * a.total / s.ep_size
     return Bound(
         "training",
         tokens,
         tokens * work / _flops(device),
         weights / _bandwidth(device),
-        traffic / _link(job, device),
+        traffic / _link(job, device) + routed,
     )
 
 
@@ -167,9 +167,11 @@ def _bandwidth(device: Hardware) -> float:
     return device.bandwidth_gb_s * 1e9
 
 
-def _link(job: Job, device: Hardware) -> float:
-    link = device.link(job.sharding.nodes)
-    if job.sharding.world == 1:
+def _link(job: Job, device: Hardware, reach: int = 0) -> float:
+    """Return bytes per second of the slowest link among neighbouring processes, 0 for all."""
+    world, nodes = job.sharding.world, job.sharding.nodes
+    if world == 1:
         return 1e9  # nothing travels
+    link = device.link(1 if 0 < reach <= world // nodes else nodes)
     assert link is not None
     return link * 1e9

@@ -178,6 +178,17 @@ def test_partitioned_weights_make_decoding_wait_for_the_network():
     assert decode.network == pytest.approx(2 * 8.1907e9 * 3 / 4 / 450e9, rel=1e-3)
 
 
+def test_experts_within_a_machine_use_its_links():
+    """x = 2 experts x h = 4096 x 2 B, there and back, to 7 of 8 devices, in 32 layers."""
+    spread = Sharding("deepspeed", 16, 2, stage=2, ep_size=8)
+    anatomy = measure(MoEPolicy(path="mistralai/Mixtral-8x7B-Instruct-v0.1"))
+    [decode, _] = bounds(job(anatomy=anatomy, sharding=spread), PRESETS["h100"])
+    sent = 32 * 32 * 2 * 2 * 4096 * 2 * 7 / 8
+    assert decode.network == pytest.approx(sent / 450e9)
+    [decode, _] = bounds(job(anatomy=anatomy, sharding=replace(spread, nodes=4)), PRESETS["h100"])
+    assert decode.network == pytest.approx(sent / 50e9)
+
+
 def test_a_critic_and_a_reference_are_counted():
     plain, more = peaks(parts(job())), peaks(parts(job(critic=(8 * 10**9, 0), reference=True)))
     assert more["training"] - plain["training"] == pytest.approx(8e9 * 16 + 2 * 8.1907e9, rel=1e-3)
