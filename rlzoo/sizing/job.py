@@ -10,6 +10,8 @@ from jsonargparse import ArgumentParser
 from rlzoo.errors import UserError
 from rlzoo.models.critic import SeparateCritic
 from rlzoo.module import RLModule
+from rlzoo.rollout.base import Sampler
+from rlzoo.rollout.native import NativeSampler
 from rlzoo.sizing.anatomy import Anatomy, measure
 from rlzoo.sizing.sharding import Sharding, sharding_of
 
@@ -126,7 +128,7 @@ def job_of(settings: dict[str, Any], prompt_tokens: int) -> Job:
         answer_tokens=module.sampling.max_new_tokens,
         prompt_tokens=prompt_tokens,
         micro_batch_tokens=learner.micro_batch_tokens,
-        concurrent=min(answers, getattr(module.sampler, "max_batch_size", answers)),
+        concurrent=_at_once(module.sampler, answers),
         epochs=learner.epochs,
         scored=int(learner.updates_per_iteration > 1) + int(bool(learner.reference)),
         updates=learner.updates_per_iteration,
@@ -186,3 +188,7 @@ def _optimizer(spec: Any) -> tuple[str, int]:
         known = ", ".join(STATES)
         raise UserError(f"model.optimizer {name}: a plan knows the state of {known}; use one")
     return name, STATES[name] + int(name == "SGD" and bool(options.get("momentum")))
+
+
+def _at_once(sampler: Sampler, answers: int) -> int:
+    return min(answers, sampler.max_concurrent) if isinstance(sampler, NativeSampler) else answers

@@ -208,7 +208,8 @@ def planned(tmp_path):
 
 def test_the_table_and_the_file_say_the_same(planned, tmp_path):
     args = ("--hardware", "h100", "--json", "plan.json", "--trainer.devices", "2")
-    run = planned({"trainer.strategy": "ddp"}, *args)
+    sampler = {"class_path": "NativeSampler", "init_args": {"max_concurrent": 3}}
+    run = planned({"trainer.strategy": "ddp", "model.sampler": sampler}, *args)
     assert run.code == 0, run.err
     found = json.loads((tmp_path / "plan.json").read_text())
     assert found["fits"] is True
@@ -216,6 +217,7 @@ def test_the_table_and_the_file_say_the_same(planned, tmp_path):
     assert found["anatomy"]["total"] == 2592
     assert found["bytes"][0]["size"] == 2592 * 4
     assert "DDP: 1 x 2 processes" in run.out
+    assert "3 answers x 516 tokens" in run.out
     assert "tokens/s per device" in run.out
 
 
