@@ -130,18 +130,15 @@ def shared(sequences: Sequences, width: int) -> Layout:
     Returns:
         A layout of one row.
     """
-    ids, device = sequences.input_ids.cpu(), sequences.input_ids.device
+    device = sequences.input_ids.device
     prompts = sequences.prompt_lengths.tolist()
     answers = [max(0, length - 1) for length in answer_lengths(sequences).tolist()]
-    groups: dict[bytes, list[int]] = {}
-    for row, length in enumerate(prompts):
-        groups.setdefault(ids[row, :length].numpy().tobytes(), []).append(row)
     pieces = Pieces()
     owners: list[int] = []
     columns: list[int] = []
     starts: dict[int, tuple[int, int]] = {}
     fed = 0
-    for members in groups.values():
+    for members in _by_prompt(sequences, prompts):
         longest = max(members, key=lambda row: answers[row])
         prompt = range(fed, fed + prompts[longest])
         fed = prompt.stop
@@ -182,3 +179,16 @@ def shared(sequences: Sequences, width: int) -> Layout:
         kept=source[answer, column - 1],
         segments=pieces.build(fed, width, device),
     )
+
+
+def _by_prompt(sequences: Sequences, lengths: list[int]) -> list[list[int]]:
+    """Return rows by prompt; rows that must use different experts for it have different ones."""
+    ids = sequences.input_ids.cpu()
+    experts = None if sequences.experts is None else sequences.experts.cpu()
+    groups: dict[bytes, list[int]] = {}
+    for row, length in enumerate(lengths):
+        key = ids[row, :length].numpy().tobytes()
+        if experts is not None:
+            key += experts[row, :length].numpy().tobytes()
+        groups.setdefault(key, []).append(row)
+    return list(groups.values())

@@ -15,6 +15,7 @@ from rlzoo.models import MoEPolicy
 from rlzoo.models.routers import SoftmaxRouter, adapter_for
 from rlzoo.routes import RouterSettings, Routing, differing, expert_counts
 from rlzoo.routing import Balance, router_losses
+from rlzoo.types import Sequences
 
 FED = torch.tensor([6, 5, 8])  # tokens of the fixture's rows, without the last of each
 
@@ -114,6 +115,36 @@ def test_load_and_entropy_count_real_tokens_only(tiny, sequences):
             entropy[layer] += torch.distributions.Categorical(logits=logits).entropy().sum()
     assert torch.equal(routing.load, load.double())
     torch.testing.assert_close(routing.entropy, entropy.double(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture
+def twins(sequences):
+    """The rows twice, so that each prompt is there for two answers."""
+    double = {name: torch.cat([x, x]) for name, x in vars(sequences).items() if x is not None}
+    double["input_ids"][3:] += (torch.arange(12) >= sequences.prompt_lengths[:, None]).long()
+    return Sequences(**double)
+
+
+def test_a_token_counts_for_each_sequence_it_belongs_to(tiny, twins):
+    """Feeding a prompt once for two answers changes no figure."""
+    found = [tiny("mixtral", layout=layout, aux_coefficient=1.0) for layout in ("auto", "padded")]
+    shared, padded = [policy.score(twins).routing for policy in found]
+    assert len(found[0].layout_of(twins).real) < len(found[1].layout_of(twins).real)
+    assert shared.tokens == padded.tokens == 2 * FED.sum()
+    assert torch.equal(shared.load, padded.load)
+    torch.testing.assert_close(shared.probabilities, padded.probabilities, rtol=1e-5, atol=1e-5)
+    real = torch.arange(12) < torch.cat([FED, FED])[:, None]
+    assert torch.equal(shared.chosen[real], padded.chosen[real])
+
+
+def test_rows_of_one_prompt_replay_their_own_experts(tiny, twins):
+    """Two passes may have settled a tie differently; neither row takes the other's experts."""
+    policy = tiny("mixtral")
+    experts = policy.score(twins).routing.chosen
+    experts[3:] = (experts[3:] + 1) % 4
+    used = policy.score(replace(twins, experts=experts)).routing.used
+    real = torch.arange(12) < torch.cat([FED, FED])[:, None]
+    assert torch.equal(used[real], experts[real])
 
 
 def test_experts_that_differ_are_counted_as_sets():
