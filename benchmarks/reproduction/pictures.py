@@ -71,6 +71,10 @@ def _by_length(variants: dict[str, Any], path: Path) -> None:
     )
 
 
+SHORTEST = 8
+"""Shorter answers are too few to speak of: no right one has fewer than nine tokens."""
+
+
 def by_length(means: dict[str, float], kind: str) -> dict[tuple[float, float], float]:
     """Return the spread of log-ratios by the ends of each bucket of lengths.
 
@@ -86,5 +90,7 @@ def by_length(means: dict[str, float], kind: str) -> dict[tuple[float, float], f
         start = f"policy/spread/{kind}_"
         if name.startswith(start) and value is not None:
             low, _, high = name.removeprefix(start).partition("_")
+            if int(low) < SHORTEST:
+                continue
             found[float(low), math.inf if high == "up" else float(high)] = value
     return found

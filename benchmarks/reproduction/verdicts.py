@@ -47,7 +47,7 @@ def claims(found: dict[str, Any]) -> list[Claim]:
         rows += [_volatility(found["replay"]), _routing_noise(found["replay"])]
         rows += _replay(found["replay"])
     if "stress" in found:
-        rows += [_steady(found["stress"])]
+        rows += [_steady(found["stress"]), _tight(found["stress"])]
     return rows
 
 
@@ -210,3 +210,13 @@ def _steady(experiment: dict[str, Any]) -> Claim:
     verdict = "yes" if all(better) else "in part" if any(better) else "no"
     claim = "GSPO is steadier when answers are used hard"
     return Claim(claim, verdict, "; ".join(shown))
+
+
+def _tight(experiment: dict[str, Any]) -> Claim:
+    variants, shown, further = experiment["variants"], [], []
+    for gspo, wide in _pairs(experiment, "GSPO", "GSPO-wide"):
+        one, two = fmean(variants[gspo]["drops"]), fmean(variants[wide]["drops"])
+        further.append(two > 1.5 * one)
+        shown.append(f"{two:.3f} with the wide band, {one:.3f} ({model_of(variants[gspo])})")
+    verdict = "no" if all(further) else "in part" if any(further) else "yes"
+    return Claim("It stays so with a hundred times the band", verdict, "; ".join(shown))
