@@ -157,8 +157,8 @@ def precision_of(precision: str, dtype: str, states: int, kind: str) -> Precisio
     """Return the bytes per number of a run.
 
     DeepSpeed keeps an fp32 copy of the weights beside whatever it trains (K = 12 of ZeRO's
-    section 3.1 with AdamW), and so does the optimizer of bfloat16 weights. Lightning's bf16-mixed
-    without DeepSpeed trains fp32 weights and copies them for each pass.
+    section 3.1 with AdamW). Without it, bfloat16 weights have a bfloat16 optimizer and no such
+    copy, and Lightning's bf16-mixed trains fp32 weights and copies them for each pass.
 
     Args:
         precision: ``trainer.precision``.
@@ -173,10 +173,8 @@ def precision_of(precision: str, dtype: str, states: int, kind: str) -> Precisio
     if kind == "deepspeed":
         weight = 2 if half or dtype == "bfloat16" else 4
         return Precision(weight, weight, 4 + 4 * states, weight, 0)
-    if precision == "bf16-true":
+    if precision == "bf16-true" or dtype == "bfloat16":
         return Precision(2, 2, 2 * states, 2, 0)
-    if dtype == "bfloat16":
-        return Precision(2, 2, 4 + 4 * states, 2, 0)
     return Precision(4, 4, 4 * states, 2 if half else 4, 2 if half else 0)
 
 
