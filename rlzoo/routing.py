@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -120,11 +120,15 @@ class RoutingLearner:
         lengths = rollouts.lengths() + torch.tensor(prompts, device=rollouts.mask.device)
         replayed = self.settings.replay != "off"
         record = RoutingRecord.blank(lengths, self.sizes, replayed=replayed)
+        size = record.experts.nbytes
+        if self._sampled is not None:
+            size += self._sampled.nbytes
         if self.settings.replay == "rollout":
             assert self._sampled is not None
-            every = torch.arange(len(rollouts), device=lengths.device)
-            record.keep(every, self._sampled[:, : record.experts.shape[1]])
-        self.tally.add("bytes", lengths.new_tensor(record.experts.nbytes))
+            sampled = self._sampled[:, : record.experts.shape[1]]
+            record, size = replace(record, experts=sampled), self._sampled.nbytes
+            record.known.fill_(True)
+        self.tally.add("bytes", lengths.new_tensor(size))
         return record
 
     def learn(

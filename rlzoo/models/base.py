@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from rlzoo.errors import UserError
 from rlzoo.models import scoring, tokenization
@@ -100,6 +101,10 @@ class Policy(Weights):
     def router_sizes(self) -> RouterSizes | None:
         """Layers and experts of a loaded mixture of experts, None for a dense model."""
         return None
+
+    def sibling(self, path: str) -> Self:
+        """Return a policy like this one, not loaded, with the weights of another folder."""
+        return type(self)(path=path, dtype=self.dtype)
 
     @contextmanager
     def noting_experts(self) -> Iterator[Callable[[], Tensor | None]]:

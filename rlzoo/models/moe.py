@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
@@ -87,7 +88,10 @@ class MoEPolicy(Policy):
         if freeze_router and self.lora is not None:
             raise UserError("MoEPolicy: lora leaves the router frozen anyway; drop freeze_router")
         self.freeze_router, self.router_fp32 = freeze_router, router_fp32
-        self.experts_implementation, self.adapter = experts_implementation, adapter
+        self.adapter = adapter
+        self.experts_implementation: Literal["auto", "grouped_mm", "eager", "batched_mm"] = (
+            experts_implementation
+        )
         self.taps: Taps | None = None
         if experts_implementation != "auto":
             self.source.options["experts_implementation"] = experts_implementation
@@ -159,6 +163,16 @@ class MoEPolicy(Policy):
         with self.taps.watching(sequences.experts) as watch:
             scores = super().forward(sequences, temperature, entropy)
             return replace(scores, routing=watch.result())
+
+    def sibling(self, path: str) -> Self:
+        """Return a policy that reads and computes its routers as this one does."""
+        return type(self)(
+            path=path,
+            dtype=self.dtype,
+            router_fp32=self.router_fp32,
+            experts_implementation=self.experts_implementation,
+            adapter=self.adapter,
+        )
 
     @contextmanager
     def noting_experts(self) -> Iterator[Callable[[], Tensor | None]]:

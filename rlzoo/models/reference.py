@@ -49,7 +49,7 @@ class Reference:
         elif self.source == "initial":
             self._frozen = policy.frozen_copy()
         elif self.source != "none":
-            other = type(policy)(path=self.source, dtype=policy.dtype)
+            other = policy.sibling(self.source)
             other.load()
             self._frozen = other.frozen_copy()
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from rlzoo.errors import UserError
 from rlzoo.models import MoEPolicy
+from rlzoo.models.reference import Reference
 from rlzoo.models.routers import SoftmaxRouter, adapter_for
 from rlzoo.routes import RouterSettings, Routing, differing, expert_counts
 from rlzoo.routing import Balance, router_losses
@@ -269,3 +270,15 @@ def test_a_router_in_fp32_computes_in_fp32(tiny, sequences):
 
 def test_yaml_reads_off_as_false():
     assert MoEPolicy(config=MOE["mixtral"], replay=False).router.replay == "off"
+
+
+def test_a_reference_is_read_by_the_same_adapter(tiny, sequences, tmp_path):
+    policy = tiny("mixtral", adapter=SoftmaxRouter(), router_fp32=True)
+    policy.save_pretrained(tmp_path / "weights")
+    reference = Reference(str(tmp_path / "weights"))
+    reference.build(policy)
+    assert type(reference.frozen.adapter) is SoftmaxRouter
+    assert reference.frozen.router_fp32
+    scores = policy.score(sequences)
+    given = replace(sequences, experts=(scores.routing.chosen + 1) % 4)
+    torch.testing.assert_close(reference.log_probs(given, 1.0), scores.log_probs.detach())
