@@ -315,8 +315,12 @@ def test_a_pass_that_only_keeps_step_adds_nothing():
     assert "moe/load_max" not in one.adapt({}, 8)
 
 
-def test_without_statistics_replay_or_losses_nothing_is_watched():
+def test_without_statistics_replay_or_losses_nothing_is_watched_and_nothing_else_changes():
     one = learner(statistics=False)
-    metrics, _ = iterate(one)
+    metrics, gradients = iterate(one)
     assert one.routing is None
     assert not [name for name in metrics if name.startswith("moe/")]
+    watched, same = iterate(learner())
+    assert metrics == {k: v for k, v in watched.items() if not k.startswith("moe/")}
+    for a, b in zip(gradients, same, strict=True):
+        close(a, b, rtol=0, atol=0)
