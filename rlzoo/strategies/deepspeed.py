@@ -152,7 +152,6 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
             for part in parts:
                 blocks = experts.shard_experts(part, self.ep_size, self.autoep)
                 log.info("spread experts: %d blocks over %d processes each", blocks, self.ep_size)
-            watch_spread(cast(MoEPolicy, policy))
         return model
 
     @override
@@ -163,6 +162,8 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
         if trainer.training:
             check_engine(self)
         if self._before is not None:
+            # After the engine: what a gate returns has to be what its own hooks made of it.
+            watch_spread(cast(MoEPolicy, self.module.policy))
             self._compare(self._before)
             self._before = None
 
