@@ -118,11 +118,13 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
         bfloat16 = self.module.policy.dtype == "bfloat16"
         self.precision_plugin = WeightsAsLoaded("bf16-true" if bfloat16 else "32-true")
         cast(dict[str, Any], self.config)["gradient_clipping"] = self.module.max_grad_norm
+        import deepspeed
+
+        # A policy's Scores are no tensors to DeepSpeed; it owns no weights that need hooks there.
+        deepspeed.utils.logger.addFilter(lambda record: "outputs type" not in record.getMessage())
         if isinstance(self.accelerator, CUDAAccelerator):
             super().setup_environment()
             return
-        import deepspeed
-
         # DeepSpeed would compile a shared-memory collective for CPUs; gloo does without.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         super(DeepSpeedStrategy, self).setup_environment()

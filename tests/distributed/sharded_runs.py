@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 
 
-def launch(jobs, folder, world=2, timeout=150):
+def launch(jobs, folder, world=2, timeout=270):
     """Start the processes, wait, and return what every job left behind, per process."""
     import socket
 
