@@ -9,6 +9,7 @@ import os
 import random
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from rlzoo import ranks
 from rlzoo.errors import UserError
+from rlzoo.masters import stepped, with_masters
 from rlzoo.models.base import Policy
 from rlzoo.models.files import cache_folder
 from rlzoo.tasks.base import Example, Task
@@ -124,7 +126,8 @@ class ColdStart:
         examples = _examples(task, steps * batch, s["seed"])
         rng = random.Random(s["seed"])
         parameters = [p for p in policy.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(parameters, lr=s["learning_rate"])
+        make = partial(torch.optim.AdamW, lr=s["learning_rate"])
+        optimizer = with_masters(make, [{"params": parameters}])
         policy.training_mode()
         started = time.perf_counter()
         for step in range(steps):
@@ -133,7 +136,7 @@ class ColdStart:
             log_probs = policy.score(sequences).log_probs
             loss = -log_probs.sum() / sequences.mask.sum()
             loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            torch.nn.utils.clip_grad_norm_(stepped(optimizer), 1.0)
             optimizer.step()
             optimizer.zero_grad()
             if (step + 1) % max(1, steps // 6) == 0:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from rlzoo.errors import UserError
+from rlzoo.masters import with_masters
 
 if TYPE_CHECKING:
     from rlzoo.module import RLModule
@@ -31,8 +34,11 @@ def build_optimizer(module: RLModule) -> Any:
         parts.append((_trainable(module.critic), module.critic.lr_scale))
     split = getattr(module.trainer.strategy, "split", lambda group: [group])
     scaled = [(group, scale) for p, scale in parts for group in split({"params": p})]
+    make = module.make_optimizer
+    if isinstance(module.trainer.strategy, SingleDeviceStrategy | DDPStrategy):
+        make = partial(with_masters, make)
     try:
-        optimizer = module.make_optimizer([group for group, _ in scaled])
+        optimizer = make([group for group, _ in scaled])
     except (TypeError, ValueError) as error:
         raise UserError(f"model.optimizer refuses its settings: {error}") from error
     for group, (_, scale) in zip(optimizer.param_groups, scaled, strict=True):

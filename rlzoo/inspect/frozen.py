@@ -18,6 +18,7 @@ from rlzoo.batching import micro_batches
 from rlzoo.data import PromptDataModule, PromptDataset, collate
 from rlzoo.errors import UserError
 from rlzoo.experience import Scored, score, score_rows
+from rlzoo.masters import stepped, with_masters
 from rlzoo.models.base import Policy
 from rlzoo.module import RLModule
 from rlzoo.ops import Denominators, aggregation_weights, token_ratio
@@ -204,7 +205,7 @@ def move(run: Run, frozen: Frozen, updates: int) -> tuple[Frozen, str]:
         return frozen, "no update"
     module, experience = run.module, frozen.experience
     parameters = [p for p in module.policy.parameters() if p.requires_grad]
-    optimizer: Any = module.make_optimizer([{"params": parameters}])
+    optimizer: Any = with_masters(module.make_optimizer, [{"params": parameters}])
     state = take_state(optimizer, run.optimizer_state)
     advantages = frozen.advantages(GroupNormalized())
     weights = aggregation_weights(frozen.mask, frozen.denominators, "sequence-mean") * advantages
@@ -218,7 +219,8 @@ def move(run: Run, frozen: Frozen, updates: int) -> tuple[Frozen, str]:
             ratio = token_ratio(scores.log_probs, frozen.old_log_probs[part, :width])
             loss = -(weights[part, :width] * ratio).sum()
             loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(parameters, module.max_grad_norm or float("inf"))
+        limit = module.max_grad_norm or float("inf")
+        torch.nn.utils.clip_grad_norm_(stepped(optimizer), limit)
         optimizer.step()
     optimizer.zero_grad()
     return seen_by(module.policy, frozen), state

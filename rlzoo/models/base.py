@@ -37,7 +37,8 @@ class Policy(Weights):
             vocabulary size and special ids come from the tokenizer.
         tokenizer: Folder or hub id of the tokenizer, where it is not the model's own.
         gguf_file: Name of the GGUF file in `path`; it is dequantised once and cached.
-        dtype: Type of the weights.
+        dtype: Type of the weights; in one process the optimizer of bfloat16 weights keeps float32
+            copies of them.
         attention: Attention kernel, as transformers names them (sdpa, eager, flash_attention_2);
             sdpa becomes eager where a family needs it.
         layout: auto feeds each prompt once for all of its answers and no padding where that gives

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlzoo.masters import stepped
 from rlzoo.passes import predict
 from rlzoo.strategies.fsdp2 import whole
 
@@ -29,8 +30,9 @@ def clip_and_step(module: RLModule, optimizer: Any) -> tuple[float, bool]:
     """Scale the gradients down to ``max_grad_norm``, step unless they are not finite, clear them.
 
     Args:
-        module: Its parameters hold the gradients of all micro-batches and ranks.
-        optimizer: Lightning's wrapper of the one optimizer.
+        module: Whose step it is.
+        optimizer: Lightning's wrapper of the one optimizer, whose parameters hold the gradients of
+            all micro-batches and ranks.
 
     Returns:
         The norm before clipping, over all ranks and experts, and whether the step was taken.
@@ -40,7 +42,7 @@ def clip_and_step(module: RLModule, optimizer: Any) -> tuple[float, bool]:
         optimizer.step()  # DeepSpeed clips, skips and clears by itself
         return float(engine.get_global_grad_norm()), bool(engine.was_step_applied())
     limit = module.max_grad_norm or float("inf")
-    norm = whole(torch.nn.utils.clip_grad_norm_(module.parameters(), limit))
+    norm = whole(torch.nn.utils.clip_grad_norm_(stepped(optimizer), limit))
     finite = bool(torch.isfinite(norm))
     if finite:
         optimizer.step()

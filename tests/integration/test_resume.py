@@ -30,6 +30,11 @@ SETUPS = {
         "model.epochs": 2,
         "trainer.val_check_interval": 2,
     },
+    "bfloat16": {
+        "model.policy.init_args.dtype": "bfloat16",
+        "model.cold_start": {"class_path": "ColdStart", "init_args": {"steps": 2}},
+        "model.rewards": [reward("even_first")],
+    },
     "reference": {
         "model.reference": "initial",
         "model.kl": {"coefficient": 0.1},

@@ -1,0 +1,112 @@
+"""Half-precision weights whose float32 masters are what an optimizer moves."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from rlzoo.masters import stepped, with_masters
+
+RATE = 1e-6
+ADAM = partial(torch.optim.AdamW, lr=RATE, weight_decay=0.0)
+
+
+def model(dtype):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Tanh(), nn.Linear(8, 1, bias=False))
+    net[2].float()  # a critic's head stays in float32
+    net[0].to(dtype)
+    return net
+
+
+def backward(net, part=slice(None)):
+    torch.manual_seed(1)
+    x, y = torch.randn(16, 6), torch.randn(16, 1)
+    hidden = net[1](net[0](x[part].to(net[0].weight.dtype))).float()
+    ((net[2](hidden) - y[part]).square().sum() / 16).backward()
+
+
+def train(net, make, updates=200):
+    groups = [{"params": list(net.parameters())}]
+    optimizer = make(groups)
+    for _ in range(updates):
+        for part in (slice(0, 4), slice(4, 16)):
+            backward(net, part)
+        nn.utils.clip_grad_norm_(stepped(optimizer), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return optimizer
+
+
+def moved(net, start):
+    return (net[0].weight.detach().float() - start).abs().mean().item()
+
+
+def test_small_steps_are_not_lost():
+    """200 steps of 1e-6 move what an optimizer holds as in float32; pure bfloat16 stands still."""
+    plain, held, pure = (model(kind) for kind in (torch.float32, torch.bfloat16, torch.bfloat16))
+    start = held[0].weight.detach().float().clone()
+    plain[0].weight.data.copy_(start)
+    train(plain, ADAM)
+    optimizer = train(held, partial(with_masters, ADAM))
+    train(pure, ADAM)
+    master = stepped(optimizer)[0]
+    distance = moved(plain, start)
+    assert distance == pytest.approx(200 * RATE, rel=0.2)
+    assert (master - start).abs().mean().item() == pytest.approx(distance, rel=0.05)
+    agreement = torch.corrcoef(
+        torch.stack(
+            [(master.detach() - start).flatten(), (plain[0].weight.detach() - start).flatten()]
+        )
+    )
+    assert agreement[0, 1] > 0.95
+    assert moved(pure, start) < 0.2 * distance
+    assert held[0].weight.dtype == torch.bfloat16
+    assert torch.equal(held[0].weight, master.to(torch.bfloat16))
+    assert stepped(optimizer)[1] is held[2].weight
+
+
+def test_gradients_are_summed_in_float32():
+    net = model(torch.bfloat16)
+    optimizer = with_masters(ADAM, [{"params": list(net.parameters())}])
+    for _ in range(300):  # bfloat16 stops counting at 256
+        net[0].weight.backward(torch.full_like(net[0].weight, 1.0))
+    assert net[0].weight.grad is None
+    assert stepped(optimizer)[0].grad.eq(300).all()
+
+
+def test_a_saved_state_goes_on_bit_for_bit():
+    whole, part = model(torch.bfloat16), model(torch.bfloat16)
+    make = partial(with_masters, ADAM)
+    reference = train(whole, make, 20)
+    state = copy.deepcopy(train(part, make, 10).state_dict())
+    again = model(torch.bfloat16)
+    again.load_state_dict(part.state_dict())
+
+    def resumed(groups):
+        optimizer = make(groups)
+        optimizer.load_state_dict(state)
+        return optimizer
+
+    optimizer = train(again, resumed, 10)
+    assert all(map(torch.equal, stepped(reference), stepped(optimizer)))
+    assert all(map(torch.equal, whole.parameters(), again.parameters()))
+    assert "masters" not in optimizer.param_groups[0]
+
+
+def test_float32_is_left_alone():
+    net = model(torch.float32)
+    optimizer = with_masters(ADAM, [{"params": list(net.parameters())}])
+    assert stepped(optimizer) == list(net.parameters())
+    assert optimizer.state_dict().keys() == ADAM(net.parameters()).state_dict().keys()
+
+
+def test_a_second_optimizer_takes_over():
+    net = model(torch.bfloat16)
+    first = with_masters(ADAM, [{"params": list(net.parameters())}])
+    second = with_masters(ADAM, [{"params": list(net.parameters())}])
+    backward(net)
+    assert stepped(second)[0].grad is not None
+    assert stepped(first)[0].grad is None
