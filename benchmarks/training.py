@@ -17,11 +17,13 @@ import resource
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import torch
 
 from rlzoo.batching import micro_batches
+from rlzoo.masters import stepped, with_masters
 from rlzoo.models import DensePolicy, MoEPolicy, Policy
 from rlzoo.types import Experience, Prompt, Prompts, Rollouts
 
@@ -73,7 +75,8 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     policy.load()
     policy.training_mode()
     data = experience(policy.causal_lm.config.vocab_size)
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-6)
+    make = partial(torch.optim.AdamW, lr=1e-6)
+    optimizer = with_masters(make, [{"params": list(policy.parameters())}])
     policy.score(data.rollouts.sequences(torch.arange(2)))  # finds out how to feed
     every = torch.arange(len(data.rollouts))
     parts = micro_batches(data, every, given.micro_batch_tokens, feed=policy.feed)
@@ -87,6 +90,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
             loss = -(scores.log_probs * data.advantages[part.rows, :width]).sum() / 1000
             loss.backward()
         between = time.process_time()
+        torch.nn.utils.clip_grad_norm_(stepped(optimizer), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         spent.append((between - started, time.process_time() - between))
