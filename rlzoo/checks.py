@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from lightning.pytorch.plugins.precision import HalfPrecision
+
 from rlzoo.batching import check_divisible
 from rlzoo.control import check_control
 from rlzoo.corrections import check_corrections
@@ -144,6 +146,11 @@ def check_trainer(module: RLModule) -> None:
     """
     trainer = module.trainer
     check_precision(trainer.precision)
+    if isinstance(trainer.precision_plugin, HalfPrecision):
+        raise UserError(
+            f"trainer.precision {trainer.precision} rounds the critic and every optimizer step; "
+            "set model.policy.dtype to bfloat16, which keeps float32 copies, or use bf16-mixed"
+        )
     if trainer.strategy.root_device.type == "mps":
         raise UserError(
             "trainer.accelerator mps lacks float64, which sums and statistics are kept in; set "

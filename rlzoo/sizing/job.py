@@ -157,8 +157,9 @@ def precision_of(precision: str, dtype: str, states: int, kind: str) -> Precisio
     """Return the bytes per number of a run.
 
     DeepSpeed keeps an fp32 copy of the weights beside whatever it trains (K = 12 of ZeRO's
-    section 3.1 with AdamW). Without it, bfloat16 weights have a bfloat16 optimizer and no such
-    copy, and Lightning's bf16-mixed trains fp32 weights and copies them for each pass.
+    section 3.1 with AdamW). So does rlzoo's optimizer of bfloat16 weights in one process and under
+    DDP, with fp32 gradients; FSDP2 leaves them a bfloat16 optimizer. Lightning's bf16-mixed trains
+    fp32 weights and copies them for each pass.
 
     Args:
         precision: ``trainer.precision``.
@@ -174,7 +175,11 @@ def precision_of(precision: str, dtype: str, states: int, kind: str) -> Precisio
         weight = 2 if half or dtype == "bfloat16" else 4
         return Precision(weight, weight, 4 + 4 * states, weight, 0)
     if precision == "bf16-true" or dtype == "bfloat16":
-        return Precision(2, 2, 2 * states, 2, 0)
+        if kind == "fsdp2":
+            return Precision(2, 2, 2 * states, 2, 0)
+        if kind == "ddp":  # reduces the model's own gradients, then copies them for the step
+            return Precision(2, 2, 8 + 4 * states, 2, 0)
+        return Precision(2, 4, 4 + 4 * states, 2, 0)
     return Precision(4, 4, 4 * states, 2 if half else 4, 2 if half else 0)
 
 

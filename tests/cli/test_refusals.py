@@ -177,6 +177,8 @@ def test_unknown_command(command, name, suggestion):
         ({"model.max_grad_norm": -1.0}, ["model.max_grad_norm", ">= 0", "-1.0"]),
         ({"model.schedule": {"final_share": 0.1}}, ["final_share 0.1", "decay=linear"]),
         ({"trainer.precision": "16-mixed"}, ["trainer.precision 16-mixed", "bf16-mixed"]),
+        ({"trainer.precision": "bf16-true"}, ["trainer.precision bf16-true", "model.policy.dtype"]),
+        ({"model.policy.init_args.layout": "packed"}, ["layout", "packed", "auto"]),
         ({"trainer.gradient_clip_val": 0.5}, ["gradient_clip_val 0.5", "model.max_grad_norm"]),
         (
             {"trainer.accumulate_grad_batches": 2},
