@@ -105,7 +105,7 @@ class Policy(Weights):
 
     def sibling(self, path: str) -> Self:
         """Return a policy like this one, not loaded, with the weights of another folder."""
-        return type(self)(path=path, dtype=self.dtype)
+        return type(self)(path=path, dtype=self.dtype, layout=self.layout)
 
     @contextmanager
     def noting_experts(self) -> Iterator[Callable[[], Tensor | None]]:

@@ -169,6 +169,7 @@ class MoEPolicy(Policy):
         return type(self)(
             path=path,
             dtype=self.dtype,
+            layout=self.layout,
             router_fp32=self.router_fp32,
             experts_implementation=self.experts_implementation,
             adapter=self.adapter,
