@@ -51,6 +51,7 @@ NOISE = (
     ".*`save_weights_only`.*",
     r".*`lr_scheduler.step\(\)` before.*",  # the first update was skipped, and we said so
     ".*was called before the ``update`` method.*",  # every held-out reward abstained
+    ".*Please use `torch.distributed.all_gather_single`.*",  # DeepSpeed's call
     ".*dataloader is not resumable.*",  # IterationSampler goes on from the finished iterations
 )
 """Warnings of other libraries that ask for nothing a user could do."""

@@ -197,11 +197,18 @@ class Policy(Weights):
         Returns:
             What the decoder is fed.
         """
+        return self.settled_feed().layout(sequences)
+
+    def settled_feed(self) -> Feed:
+        """Find out how to feed the decoder, once; a strategy asks before it shards the weights.
+
+        Later the trial would be forward passes that other ranks, which know already, do not make.
+        """
         if self._feed is None:
             self._feed, why = choose(self.causal_lm.base_model, self.layout)
             if not self._frozen:
                 log.info("layout: %s", why)
-        return self._feed.layout(sequences)
+        return self._feed
 
     def hidden_states(self, layout: Layout) -> Tensor:
         """Run the decoder without its LM head.

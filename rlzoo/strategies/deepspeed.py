@@ -146,6 +146,7 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
     @override
     def _setup_model(self, model: nn.Module) -> nn.Module:  # type: ignore[override]
         policy = self.module.policy
+        policy.settled_feed()
         if self.ep_size > 1 and not experts.moe_layers(model):
             self._before = self._probe()
             parts: list[Any] = [policy.causal_lm]

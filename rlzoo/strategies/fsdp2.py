@@ -96,6 +96,7 @@ def shard_model(module: RLModule) -> None:
     policy, critic = module.policy, module.critic
     for copy in (policy, module.learner.reference.frozen):
         if copy is not None:
+            copy.settled_feed()
             _shard_layers(copy.causal_lm.base_model, mesh)
             # Its backward pass recomputes the head, which must still be whole then.
             fully_shard(copy, mesh=mesh, reshard_after_forward=False)

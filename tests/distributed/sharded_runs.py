@@ -29,6 +29,7 @@ def launch(jobs, folder, world=2, timeout=270):
         "GROUP_RANK": "0",
         "TORCHELASTIC_RUN_ID": "test",
         "OMP_NUM_THREADS": "1",
+        "RLZOO_CACHE": str(folder / "cache"),
         "DS_ACCELERATOR": "cpu",
         "CC": "/nonexistent",  # a native op that were built would fail
         "CXX": "/nonexistent",

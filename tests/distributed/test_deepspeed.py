@@ -248,8 +248,8 @@ def test_export_of_a_sharded_checkpoint(two, one, tmp_path):
     assert run.out.startswith("ab")
 
 
-def policy(kind="MoEPolicy", config=MOE, **options):
-    given = {"config": config, "characters": "abc", **options}
+def policy(kind="MoEPolicy", config=MOE, characters="abc", **options):
+    given = {"config": config, "characters": characters, **options}
     return {"model.policy": {"class_path": kind, "init_args": given}}
 
 
@@ -282,6 +282,20 @@ SPREAD = {
         {
             **policy(config={**MOE, "num_experts": 16, "num_experts_per_tok": 1}),
             "model.sampling.max_new_tokens": 1,
+        },
+        3,
+    ),
+    "cold start": (  # fitted on the first process alone, before weights are sharded
+        {
+            **policy(characters="0123456789S="),
+            "model.cold_start": {"steps": 3, "batch_size": 4},
+            "model.rewards": [{"class_path": "ExactMatch"}],
+            "data.task": {
+                "class_path": "DigitSorting",
+                "init_args": {"min_digits": 2, "max_digits": 4},
+            },
+            "data.train_size": 8,
+            "data.eval_size": 6,
         },
         3,
     ),
