@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
 
 from rlzoo.errors import UserError
 from rlzoo.masters import with_masters
@@ -34,8 +34,9 @@ def build_optimizer(module: RLModule) -> Any:
         parts.append((_trainable(module.critic), module.critic.lr_scale))
     split = getattr(module.trainer.strategy, "split", lambda group: [group])
     scaled = [(group, scale) for p, scale in parts for group in split({"params": p})]
-    make = module.make_optimizer
-    if isinstance(module.trainer.strategy, SingleDeviceStrategy | DDPStrategy):
+    make, strategy = module.make_optimizer, module.trainer.strategy
+    whole = isinstance(strategy, SingleDeviceStrategy | DDPStrategy)
+    if whole and not isinstance(strategy, DeepSpeedStrategy):  # which keeps masters by itself
         make = partial(with_masters, make)
     try:
         optimizer = make([group for group, _ in scaled])
