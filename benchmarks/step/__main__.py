@@ -25,6 +25,7 @@ from typing import Any
 
 from benchmarks.step.workload import MODELS, Work
 
+OF_PEER = ("GRPO", "DAPO", "CISPO", "GSPO")
 PARTS = ("generation", "scoring", "training", "step")
 
 
@@ -150,7 +151,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--peer_setting", choices=("best", "default", "fp32"), default="best")
     options.add_argument("--json", help="write the figures to this file")
     defaults = {"minibatches": 1, "vocabulary": 512, "prompts": 4, "group": 8, "threads": 1}
-    defaults |= {"prompt_tokens": 64, "new_tokens": 128, "median": 56, "micro_tokens": 2048}
+    defaults |= {"prompt_tokens": 64, "new_tokens": 128, "median": 56, "micro_tokens": 1024}
     for name, value in (defaults | {"repeats": 3, "cycles": 2}).items():
         options.add_argument(f"--{name}", type=int, default=value)
     return options
@@ -158,7 +159,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Measure, print, and write JSON."""
-    given = parser().parse_args()
+    options = parser()
+    given = options.parse_args()
+    if given.peer and given.algorithm not in OF_PEER:
+        options.error(f"--algorithm {given.algorithm}: TRL has {', '.join(OF_PEER)}")
     found = measure(given)
     show(found)
     if given.json:

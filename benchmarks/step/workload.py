@@ -51,7 +51,7 @@ class Work:
         seed: Of lengths and sampling.
         cycles: Measured iterations, after a short one that is not counted.
         micro_rows: Rows per forward pass of the peer.
-        micro_tokens: Padded tokens per forward pass of rlzoo.
+        micro_tokens: Fed tokens per forward pass of rlzoo.
         threads: Of torch.
     """
 
@@ -66,7 +66,7 @@ class Work:
     seed: int = 7
     cycles: int = 1
     micro_rows: int = 8
-    micro_tokens: int = 2048
+    micro_tokens: int = 1024
     threads: int = 1
 
     def lengths(self, cycle: int) -> np.ndarray:
