@@ -151,6 +151,13 @@ def check_trainer(module: RLModule) -> None:
             f"trainer.precision {trainer.precision} rounds the critic and every optimizer step; "
             "set model.policy.dtype to bfloat16, which keeps float32 copies, or use bf16-mixed"
         )
+    sharded = type(trainer.strategy).__name__ == "FSDP2Strategy"
+    if sharded and module.policy.dtype != "float32":
+        raise UserError(
+            f"model.policy.dtype {module.policy.dtype} under trainer.strategy fsdp2 has no float32 "
+            "copies, so that small steps are lost; set it to float32, and trainer.precision to "
+            "bf16-mixed"
+        )
     if trainer.strategy.root_device.type == "mps":
         raise UserError(
             "trainer.accelerator mps lacks float64, which sums and statistics are kept in; set "

@@ -39,7 +39,8 @@ class Policy(Weights):
         gguf_file: Name of the GGUF file in `path`; it is dequantised once and cached.
         dtype: Type of the weights; in one process the optimizer of bfloat16 weights keeps float32
             copies of them.
-        attention: Attention kernel, as transformers names them (sdpa, eager, flash_attention_2);
+        attention: Attention kernel, as transformers names them (sdpa, eager, flash_attention_2, and
+            flex_attention on GPUs);
             sdpa becomes eager where a family needs it.
         layout: auto feeds each prompt once for all of its answers and no padding where that gives
             the same numbers, and says so; padded feeds every row by itself.

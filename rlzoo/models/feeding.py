@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlzoo.models import attention
+from rlzoo.errors import UserError
+from rlzoo.models import attention, flexible
 from rlzoo.models.layout import Layout, padded, shared
 from rlzoo.models.scoring import accepts, hidden_states
 from rlzoo.types import Sequences
@@ -168,7 +169,7 @@ def take_segments(trunk: Any) -> None:
     Args:
         trunk: A transformers decoder.
     """
-    if obstacle(trunk) is None:
+    if obstacle(trunk) is None and trunk.config._attn_implementation != flexible.NAME:
         attention.register()
         trunk.config._attn_implementation = attention.NAME
 
@@ -182,7 +183,15 @@ def choose(trunk: Any, asked: str) -> tuple[Feed, str]:
 
     Returns:
         The rule, and a sentence about it.
+
+    Raises:
+        UserError: If the attention cannot train where the weights are.
     """
+    kernel = getattr(trunk.config, "_attn_implementation", None)
+    if kernel == flexible.NAME and next(trunk.parameters()).device.type == "cpu":
+        raise UserError(
+            f"policy.attention {kernel} has no backward pass on CPU; use sdpa, or a CUDA GPU"
+        )
     reason = "the setting says so" if asked == "padded" else obstacle(trunk)
     if reason is None:
         windows = [getattr(trunk.config, name, None) for name in _WINDOWS]
@@ -206,8 +215,8 @@ def obstacle(trunk: Any) -> str | None:
     """
     config = getattr(trunk, "config", None)
     kernel = getattr(config, "_attn_implementation", None)
-    if kernel not in ("sdpa", attention.NAME):
-        return f"its attention is {kernel}, and sharing prompts needs sdpa"
+    if kernel not in ("sdpa", attention.NAME, flexible.NAME):
+        return f"its attention is {kernel}, and sharing prompts needs sdpa or {flexible.NAME}"
     if not accepts(trunk, "position_ids"):
         return "it takes no position ids"
     window = min(getattr(config, name, None) or _TRIAL for name in _WINDOWS)

@@ -29,6 +29,8 @@ class Layout:
         kept: (M,) long, the flat index of the states that predict the response tokens, in
             row-major order of the mask.
         segments: Who sees whom where the sequences stand in one line, or None for plain rows.
+        answers: (b * l,) long in one line, the row whose answer a fed token is part of; -1 in a
+            prompt.
     """
 
     input_ids: Tensor
@@ -39,6 +41,7 @@ class Layout:
     source: Tensor
     kept: Tensor
     segments: Segments | None = None
+    answers: Tensor | None = None
 
     def collect(self, values: Tensor) -> Tensor:
         """Return what belongs to each fed token.
@@ -135,6 +138,7 @@ def shared(sequences: Sequences, width: int) -> Layout:
     answers = [max(0, length - 1) for length in answer_lengths(sequences).tolist()]
     pieces = Pieces()
     owners: list[int] = []
+    parts: list[int] = []
     columns: list[int] = []
     starts: dict[int, tuple[int, int]] = {}
     fed = 0
@@ -143,6 +147,7 @@ def shared(sequences: Sequences, width: int) -> Layout:
         prompt = range(fed, fed + prompts[longest])
         fed = prompt.stop
         owners += [longest] * len(prompt)
+        parts += [-1] * len(prompt)
         columns += range(len(prompt))
         split = len(members) > 1 and worth_splitting(len(prompt), answers[longest])
         if split or not answers[longest]:
@@ -152,6 +157,7 @@ def shared(sequences: Sequences, width: int) -> Layout:
             starts[row] = prompt.start, own.start
             fed = own.stop
             owners += [row] * len(own)
+            parts += [row] * len(own)
             columns += range(len(prompt), len(prompt) + len(own))
             if own and split:
                 pieces.add(prompt, own)
@@ -178,6 +184,7 @@ def shared(sequences: Sequences, width: int) -> Layout:
         source=source,
         kept=source[answer, column - 1],
         segments=pieces.build(fed, width, device),
+        answers=torch.tensor(parts, device=device),
     )
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rlzoo.models import attention
+from rlzoo.models import attention, flexible
 from rlzoo.models.layout import Layout
 
 CHUNK_FLOATS = 3 * 2**22
@@ -54,7 +54,9 @@ def hidden_states(trunk: Any, layout: Layout) -> Tensor:
     kwargs: dict[str, Any] = {"use_cache": False}
     if accepts(trunk, "position_ids"):
         kwargs["position_ids"] = layout.position_ids
-    if layout.segments is not None:
+    if layout.segments is not None and trunk.config._attn_implementation == flexible.NAME:
+        kwargs["attention_mask"] = flexible.block_mask(layout)
+    elif layout.segments is not None:
         if trunk.config._attn_implementation != attention.NAME:
             raise RuntimeError("the decoder was not prepared for sequences in one line")
         kwargs["segments"] = layout.segments

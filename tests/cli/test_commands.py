@@ -121,7 +121,7 @@ def test_help_of_fit_explains_settings_from_their_docstrings(command):
     text = " ".join(run.out.split())
     for setting, words in {
         "--model.group_size": "G, answers per prompt.",
-        "--model.micro_batch_tokens": "Most padded tokens, prompts included",
+        "--model.micro_batch_tokens": "Most tokens fed, prompts and padding included",
         "--model.kl.coefficient": "Weight (beta) of the penalty; 0 is off.",
         "--model.sampling.temperature": "greedy and allowed for evaluation only",
         "--data.long_prompts": "a prompt is never cut",

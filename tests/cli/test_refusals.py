@@ -206,6 +206,10 @@ def test_unknown_command(command, name, suggestion):
             {**deepspeed(), "trainer.precision": "bf16-mixed"},
             ["trainer.precision bf16-mixed", "model.policy.dtype"],
         ),
+        (
+            {"trainer.strategy": "fsdp2", "model.policy.dtype": "bfloat16"},
+            ["model.policy.dtype bfloat16", "fsdp2", "bf16-mixed"],
+        ),
         ({"data.train_size": 3}, ["3 training prompts", "prompts_per_iteration 4"]),
         ({"model.rewards": []}, ["rewards", "at least one"]),
         ({"model.rewards": [reward("first_bb")]}, ["'first_bb'", "did you mean 'first_b'?"]),

@@ -5,11 +5,12 @@ import copy
 import pytest
 import torch
 from tiny_models import DENSE, MOE, build
+from torch.nn.attention.flex_attention import flex_attention
 
 from rlzoo.algorithms import discover
 from rlzoo.batching import Load
 from rlzoo.errors import UserError
-from rlzoo.models import SeparateCritic, attention, feeding
+from rlzoo.models import SeparateCritic, attention, feeding, flexible, scoring
 from rlzoo.models.feeding import PaddedFeed, SharedFeed
 from rlzoo.models.layout import padded, shared
 from rlzoo.objective import KLPenalty, policy_loss
@@ -208,3 +209,21 @@ def test_rows_change_nothing_for_each_other(groups):
     junk.input_ids[torch.arange(14) >= ends[:, None]] = 5
     after = policy.score(junk).log_probs
     torch.testing.assert_close(after, whole, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "qwen3_moe"])
+def test_flex_attention_sees_what_the_gathers_see(family, groups, monkeypatch):
+    """The mask of GPUs, forward and uncompiled, which is what a CPU can do of it."""
+    monkeypatch.setattr(
+        "transformers.integrations.flex_attention.WrappedFlexAttention",
+        lambda training: lambda: flex_attention,
+    )
+    policy = build(family)
+    trunk, layout = policy.causal_lm.base_model, shared(groups, 32)
+    with torch.no_grad():
+        expected = scoring.hidden_states(trunk, layout)
+        trunk.config._attn_implementation = flexible.NAME
+        found = scoring.hidden_states(trunk, layout)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    with pytest.raises(UserError, match="no backward pass on CPU"):
+        policy.score(groups)
