@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 from typing import TYPE_CHECKING, Any
 
+import torch
 from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator
 
 from rlzoo.errors import UserError
@@ -52,6 +54,8 @@ def check_installed() -> None:
                 f"trainer.strategy DeepSpeedExpertParallelStrategy is made for {name} {wanted}.* "
                 f"and {found} is installed; pip install '{name}=={wanted}.*'"
             )
+    if not torch.cuda.is_available():  # else its import prints what it looked for in vain
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 
 def check_run(strategy: DeepSpeedExpertParallelStrategy) -> None:

@@ -207,7 +207,7 @@ def test_unknown_command(command, name, suggestion):
             ["trainer.precision bf16-mixed", "model.policy.dtype"],
         ),
         (
-            {"trainer.strategy": "fsdp2", "model.policy.dtype": "bfloat16"},
+            {"trainer.strategy": "fsdp2", "model.policy.init_args.dtype": "bfloat16"},
             ["model.policy.dtype bfloat16", "fsdp2", "bf16-mixed"],
         ),
         ({"data.train_size": 3}, ["3 training prompts", "prompts_per_iteration 4"]),
