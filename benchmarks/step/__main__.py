@@ -1,9 +1,11 @@
 """Measure a training step of rlzoo, and of TRL on the same work in the same call.
 
 python -m benchmarks.step --model smollm2|dense|moe [--algorithm GRPO] [--minibatches 1|4]
-    [--precision fp32|bf16] [--peer trl [--peer_setting best|default|fp32]] [--vocabulary V]
-    [--prompts 4] [--group 8] [--prompt_tokens 64] [--new_tokens 128] [--median 56]
+    [--precision fp32|autocast|bf16] [--peer trl [--peer_setting best|default|fp32]]
+    [--vocabulary 512] [--prompts 4] [--group 8] [--prompt_tokens 64] [--new_tokens 128] [--median 56]
     [--repeats N] [--cycles N] [--threads 1] [--json FILE]
+
+`bf16` is `policy.dtype: bfloat16`, which trains float32 copies; `autocast` is `bf16-mixed`.
 
 Every repeat starts each side anew, in turn, in a process of its own, which trains one short
 iteration that is not counted and then `cycles` whole ones. Figures are the minimum and the median
@@ -146,7 +148,7 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--model", choices=MODELS, default="dense")
     options.add_argument("--algorithm", default="GRPO")
-    options.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    options.add_argument("--precision", choices=("fp32", "autocast", "bf16"), default="fp32")
     options.add_argument("--peer", choices=("trl",))
     options.add_argument("--peer_setting", choices=("best", "default", "fp32"), default="best")
     options.add_argument("--json", help="write the figures to this file")

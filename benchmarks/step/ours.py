@@ -23,6 +23,8 @@ from rlzoo.rollout import NativeSampler
 from rlzoo.tasks.json_lines import JsonLines
 from rlzoo.types import Rollouts, SamplingParams
 
+DTYPES: dict[str, Any] = {"fp32": "float32", "autocast": "float32", "bf16": "bfloat16"}
+
 
 class ForcedLengths(NativeSampler):
     """Ends answers where the workload says, whatever their tokens."""
@@ -77,7 +79,7 @@ def run(work: Work) -> dict[str, Any]:
     kind = MoEPolicy if "moe" in config["model_type"] else DensePolicy
     rows = str(Path(work.folder) / "prompts.jsonl")
     module = Measured(
-        policy=kind(path=work.folder),
+        policy=kind(path=work.folder, dtype=DTYPES[work.precision]),
         rewards=[AnyReward()],
         algorithm=discover()[work.algorithm](),
         sampler=ForcedLengths(work, meter),
@@ -100,7 +102,7 @@ def run(work: Work) -> dict[str, Any]:
     trainer = L.Trainer(
         accelerator="cpu",
         devices=1,
-        precision="bf16-mixed" if work.precision == "bf16" else "32-true",
+        precision="bf16-mixed" if work.precision == "autocast" else "32-true",
         max_epochs=1,
         logger=False,
         enable_checkpointing=False,

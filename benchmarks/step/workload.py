@@ -43,7 +43,7 @@ class Work:
         folder: Hugging Face folder of the model, with prompts.jsonl.
         algorithm: Objective.
         minibatches: Optimizer steps per iteration.
-        precision: fp32 or bf16; for the peer, its setting.
+        precision: fp32, autocast or bf16; for the peer, its setting.
         prompts: P.
         group: G.
         new_tokens: Longest answer.
