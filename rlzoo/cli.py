@@ -47,6 +47,7 @@ NOISE = (
     ".*does not have many workers.*",
     ".*sync_dist=True.*",  # values are reduced over ranks before they are logged
     ".*LeafSpec.*",
+    r".*module\(s\) in eval mode at the start.*",  # the policy's mode is set before every pass
     ".*Converting a tensor with requires_grad=True.*",
     ".*`save_weights_only`.*",
     r".*`lr_scheduler.step\(\)` before.*",  # the first update was skipped, and we said so
