@@ -163,6 +163,9 @@ def check_trainer(module: RLModule) -> None:
             "trainer.accelerator mps lacks float64, which sums and statistics are kept in; set "
             "trainer.accelerator to cpu"
         )
+    strategy: Any = trainer.strategy
+    spread = getattr(strategy, "spread", False) or getattr(strategy, "zero_stage", 0) == 3
+    module.sampler.check(module.policy, trainer.world_size, spread=spread)
     data: Any = getattr(trainer, "datamodule", None)
     prompts = getattr(data, "prompts_per_iteration", None)
     if prompts is not None:

@@ -18,6 +18,20 @@ class Sampler(ABC):
 
     reports_experts: bool = False
 
+    def check(  # noqa: B027 - most refuse nothing
+        self, policy: Policy, world_size: int, *, spread: bool
+    ) -> None:
+        """Refuse what cannot work, before any weights are loaded.
+
+        Args:
+            policy: The model, whose config can be read.
+            world_size: Processes that train.
+            spread: Whether the strategy keeps a share of the weights in each of them.
+
+        Raises:
+            UserError: Naming the setting, its value and the remedy.
+        """
+
     @abstractmethod
     def sample(
         self, policy: Policy, prompts: Prompts, num_samples: int, params: SamplingParams, seed: int

@@ -35,6 +35,8 @@ class FSDP2Strategy(ModelParallelStrategy):
         **kwargs: ``process_group_backend`` and ``timeout`` of Lightning's ModelParallelStrategy.
     """
 
+    spread = True
+
     def __init__(self, gather_for_rollout: bool = True, **kwargs: Any) -> None:
         super().__init__(save_distributed_checkpoint=False, **kwargs)
         self.gather_for_rollout = gather_for_rollout
