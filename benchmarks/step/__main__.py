@@ -2,8 +2,8 @@
 
 python -m benchmarks.step --model smollm2|dense|moe [--algorithm GRPO] [--minibatches 1|4]
     [--precision fp32|autocast|bf16] [--peer trl [--peer_setting best|default|fp32]]
-    [--vocabulary 512] [--prompts 4] [--group 8] [--prompt_tokens 64] [--new_tokens 128] [--median 56]
-    [--repeats N] [--cycles N] [--threads 1] [--json FILE]
+    [--vocabulary 512] [--prompts 4] [--group 8] [--prompt_tokens 64] [--new_tokens 128]
+    [--median 56] [--micro_tokens 1024] [--repeats N] [--cycles N] [--threads 1] [--json FILE]
 
 `bf16` is `policy.dtype: bfloat16`, which trains float32 copies; `autocast` is `bf16-mixed`.
 
