@@ -10,6 +10,7 @@ from typing import Any
 
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
+from rlzoo.models.moe import MoEPolicy
 from rlzoo.models.tokenization import first_line
 from rlzoo.types import Prompt, SamplingParams
 
@@ -123,8 +124,10 @@ def check_version(owner: str, found: str) -> None:
         raise UserError(f"{owner}: vLLM is {found}; use one from {oldest} and below {newest}")
 
 
-def check_head(owner: str, policy: Policy, device: str) -> None:
-    """Refuse tied embeddings on CPU, where vLLM keeps a packed copy of the head it began with.
+def check_device(owner: str, policy: Policy, device: str) -> None:
+    """Refuse models whose weights vLLM packs on CPU, and then does not take anew.
+
+    Seen in vLLM 0.32: a head tied to the embeddings stays as it was, and experts come out wrong.
 
     Args:
         owner: Whose message it is.
@@ -134,7 +137,14 @@ def check_head(owner: str, policy: Policy, device: str) -> None:
     Raises:
         UserError: Naming the remedy.
     """
-    if device != "cpu" or policy.source.pending_gguf():
+    if device != "cpu":
+        return
+    if isinstance(policy, MoEPolicy):
+        raise UserError(
+            f"{owner}: on CPU, vLLM does not take new weights into a mixture of experts; use a "
+            "GPU, or NativeSampler"
+        )
+    if policy.source.pending_gguf():
         return
     if policy.source.hf_config.get_text_config().tie_word_embeddings:
         raise UserError(
@@ -178,7 +188,7 @@ class ColocatedVLLM(Engine):
                 "use VLLMServer, which needs no vllm here"
             ) from error
         check_version("ColocatedVLLM", str(vllm.__version__))
-        check_head("ColocatedVLLM", policy, str(current_platform.device_type))
+        check_device("ColocatedVLLM", policy, str(current_platform.device_type))
 
     def load(self, policy: Policy) -> None:
         """Start vLLM, or have it read new weights; see `Engine.load`."""

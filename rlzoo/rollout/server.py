@@ -15,7 +15,7 @@ from rlzoo import ranks
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
 from rlzoo.models.tokenization import first_line
-from rlzoo.rollout.engines import Answer, Engine, check_head, check_version
+from rlzoo.rollout.engines import Answer, Engine, check_device, check_version
 from rlzoo.types import Prompt
 
 _CONCURRENT = 256  # requests under way; the server batches them
@@ -74,7 +74,7 @@ class VLLMServer(Engine):
                 f"VLLMServer: {self.url} reports {mode}, not those that tokens are drawn with; "
                 f"start it as: {_HOW}"
             )
-        check_head(f"VLLMServer: {self.url}", policy, str(config["device_config"]["device"]))
+        check_device(f"VLLMServer: {self.url}", policy, str(config["device_config"]["device"]))
 
     def load(self, policy: Policy) -> None:
         """Write the weights and have them read; see `Engine.load`."""

@@ -170,6 +170,14 @@ def test_a_server_started_in_another_way_is_refused(tiny, server, brain, setting
     assert "\n" not in str(refusal.value)
 
 
+def test_experts_on_cpu_are_refused(tiny, server, brain):
+    policy, sampler = tiny("qwen3_moe"), VLLMSampler(VLLMServer([server]))
+    sampler.check(policy, 1, spread=False)
+    brain.device = "cpu"
+    with pytest.raises(UserError, match="into a mixture of experts"):
+        sampler.check(policy, 1, spread=False)
+
+
 def test_a_cache_that_stays_and_a_failing_server_are_refused_in_one_line(tiny, ask, server, brain):
     policy = tiny()
     sampler = VLLMSampler(VLLMServer([server]))
