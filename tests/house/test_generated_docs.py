@@ -1,12 +1,16 @@
 """The generated pages are what the code would write now."""
 
+import json
 import math
+import re
 import subprocess
 import sys
 
 import pytest
 from repository import ROOT
 
+from benchmarks.reproduction.page import render
+from benchmarks.reproduction.verdicts import claims
 from rlzoo.algorithms import CISPO, GRPO, GSPO, REINFORCE, discover
 from rlzoo.probe import clip_effect, gradient_weight, ratio_unit
 
@@ -21,6 +25,29 @@ def test_pages_are_fresh():
         timeout=120,
     )
     assert run.returncode == 0, run.stderr
+
+
+def test_the_page_on_the_paper_is_what_its_figures_say():
+    found = json.loads((ROOT / "docs" / "reproduction.json").read_text())
+    assert set(found) == {"claims", "replay", "stress", "long"}
+    page = render(found)
+    assert (ROOT / "docs" / "reproduction.md").read_text() == page
+    for picture in re.findall(r"\]\((images/[^)]+)\)", page):
+        assert (ROOT / "docs" / picture).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_a_claim_is_judged_by_its_figures():
+    """Swapping what GRPO and GSPO clip turns the verdict."""
+    found = json.loads((ROOT / "docs" / "reproduction.json").read_text())
+    clips = [row for row in claims(found) if row.claim.startswith("GSPO clips")]
+    assert {row.verdict for row in clips} == {"yes"}
+    variants = found["long"]["variants"]
+    variants["GRPO"]["means"], variants["GSPO"]["means"] = (
+        variants["GSPO"]["means"],
+        variants["GRPO"]["means"],
+    )
+    clips = [row for row in claims(found) if row.claim.startswith("GSPO clips")]
+    assert [row.verdict for row in clips] == ["yes", "no"]
 
 
 @pytest.mark.parametrize("name", discover())
