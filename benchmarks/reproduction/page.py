@@ -22,6 +22,8 @@ LIMITS = """## Limits
 - Each row has the seeds that are listed, of rollouts, prompts and minibatches; all start from the
   same weights. Verdicts are those of [`rlzoo compare`](compare.md): a paired t interval, corrected
   for the number of pairs of its comparison.
+- Slower or faster on the way: the 95 % interval of the accuracy averaged over the run, of this pair
+  alone, leaves out 0, and the difference is at least 0.01.
 - One learning rate per experiment, chosen for GRPO on the same task and tuned for no objective. At
   a tight clip an update does less, so that GSPO may want a larger one.
 - Spread and clip fraction are means over all updates and iterations. The first update of an

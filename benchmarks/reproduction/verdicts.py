@@ -9,6 +9,8 @@ from typing import Any
 
 from benchmarks.reproduction.pictures import by_length
 
+SLIGHT = 0.01
+"""Accuracy, averaged over a run, below which a difference is not spoken of."""
 CLIP, TOKEN = "policy/clip_fraction", "policy/token_log_ratio_std"
 
 
@@ -106,7 +108,9 @@ def _learns(experiment: dict[str, Any], where: str) -> list[Claim]:
         pair = next(p for p in experiment["pairs"] if {p["first"], p["second"]} == {grpo, gspo})
         sign = 1 if pair["first"] == gspo else -1
         low, high = sorted(sign * end for end in pair["area_interval"] or [-1.0, 1.0])
-        on_the_way = ", slower on the way" if high < 0 else ", faster on the way" if low > 0 else ""
+        on_the_way = ""
+        if abs(pair["area"]) >= SLIGHT and (high < 0 or low > 0):
+            on_the_way = ", slower on the way" if high < 0 else ", faster on the way"
         figures = (
             f"GSPO {sign * pair['difference']:+.3f} at the end, {sign * pair['area']:+.3f} averaged"
             " over the run"
