@@ -187,7 +187,7 @@ def choose(trunk: Any, asked: str) -> tuple[Feed, str]:
     Raises:
         UserError: If the attention cannot train where the weights are.
     """
-    kernel = getattr(trunk.config, "_attn_implementation", None)
+    kernel = getattr(getattr(trunk, "config", None), "_attn_implementation", None)
     if kernel == flexible.NAME and next(trunk.parameters()).device.type == "cpu":
         raise UserError(
             f"policy.attention {kernel} has no backward pass on CPU; use sdpa, or a CUDA GPU"

@@ -13,6 +13,9 @@ from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator
 from rlzoo.errors import UserError
 from rlzoo.models.moe import num_experts
 
+if not torch.cuda.is_available():  # else DeepSpeed's import prints what it looked for in vain
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
 if TYPE_CHECKING:
     from rlzoo.module import RLModule
     from rlzoo.strategies.deepspeed import DeepSpeedExpertParallelStrategy
@@ -54,8 +57,6 @@ def check_installed() -> None:
                 f"trainer.strategy DeepSpeedExpertParallelStrategy is made for {name} {wanted}.* "
                 f"and {found} is installed; pip install '{name}=={wanted}.*'"
             )
-    if not torch.cuda.is_available():  # else its import prints what it looked for in vain
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 
 def check_run(strategy: DeepSpeedExpertParallelStrategy) -> None:

@@ -3,10 +3,15 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 from tiny_runs import REMOVE, configuration, fit, jsonl, reward, rlzoo
+
+from rlzoo.checks import check_trainer
+from rlzoo.errors import UserError
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -206,10 +211,6 @@ def test_unknown_command(command, name, suggestion):
             {**deepspeed(), "trainer.precision": "bf16-mixed"},
             ["trainer.precision bf16-mixed", "model.policy.dtype"],
         ),
-        (
-            {"trainer.strategy": "fsdp2", "model.policy.init_args.dtype": "bfloat16"},
-            ["model.policy.dtype bfloat16", "fsdp2", "bf16-mixed"],
-        ),
         ({"data.train_size": 3}, ["3 training prompts", "prompts_per_iteration 4"]),
         ({"model.rewards": []}, ["rewards", "at least one"]),
         ({"model.rewards": [reward("first_bb")]}, ["'first_bb'", "did you mean 'first_b'?"]),
@@ -219,6 +220,18 @@ def test_unknown_command(command, name, suggestion):
 )
 def test_setting_that_cannot_act(refused, changes, parts):
     says(refused(changes), *parts)
+
+
+def test_weights_that_fsdp2_would_round():
+    class FSDP2Strategy:
+        root_device = torch.device("cpu")
+
+    trainer = SimpleNamespace(
+        precision="32-true", precision_plugin=None, strategy=FSDP2Strategy(), datamodule=None
+    )
+    module = SimpleNamespace(trainer=trainer, policy=SimpleNamespace(dtype="bfloat16"))
+    with pytest.raises(UserError, match=r"model\.policy\.dtype bfloat16.*fsdp2.*bf16-mixed"):
+        check_trainer(module)
 
 
 @pytest.mark.parametrize(("minibatches", "near"), [(5, "2 or 4"), (3, "2 or 4"), (32, "8 or 16")])

@@ -113,7 +113,7 @@ def rows(folder):
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     found = [json.loads(line) for line in lines]
     return [
-        {k: v for k, v in row.items() if not k.startswith("time/") and k != "tokens/per_s"}
+        {k: v for k, v in row.items() if not k.startswith("time/") and not k.endswith("per_s")}
         for row in found
     ]
 

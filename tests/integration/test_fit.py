@@ -46,12 +46,14 @@ def test_summary(run):
         "updates",
         "tokens",
         "seconds",
+        "seconds_by_part",
         "held_out",
         "first_rollouts",
         "config_hash",
         "versions",
     }
     curves = run.curves()
+    assert 0 < sum(summary["seconds_by_part"].values()) <= summary["seconds"] + 0.01
     assert (summary["algorithm"], summary["seed"]) == ("GRPO", 0)
     assert (summary["iterations"], summary["updates"]) == (4, 8)
     assert summary["tokens"] == sum(value for _, value in curves["tokens/iteration"])
