@@ -258,7 +258,7 @@ class Sharded:
     def new_cache(self):
         return self
 
-    def batch_select_indices(self, indices):
+    def reorder_cache(self, rows):
         pass
 
     def step(self, input_ids, attention_mask, position_ids, cache):
