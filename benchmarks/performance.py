@@ -14,7 +14,7 @@ import sys
 
 from benchmarks.render import DOCS
 
-SMOLLM2 = "--model smollm2 --peer trl --repeats 1 --cycles 2"
+SMOLLM2 = "--model smollm2 --peer trl --repeats 1 --micro_tokens 256"
 TINY = "--peer trl --repeats 3 --cycles 3"
 STEPS = {
     "smollm2_bf16_best_1": f"{SMOLLM2} --precision bf16 --peer_setting best",
@@ -22,13 +22,11 @@ STEPS = {
     "smollm2_bf16_default_1": f"{SMOLLM2} --precision bf16 --peer_setting default",
     "smollm2_bf16_default_4": f"{SMOLLM2} --precision bf16 --peer_setting default --minibatches 4",
     "smollm2_fp32_1": f"{SMOLLM2} --peer_setting fp32",
-    "smollm2_gspo_bf16_best_4": f"{SMOLLM2} --precision bf16 --algorithm GSPO --minibatches 4",
     "dense_1": f"{TINY} --peer_setting fp32",
     "dense_4": f"{TINY} --peer_setting fp32 --minibatches 4",
     "dense_vocabulary": "--peer trl --peer_setting fp32 --repeats 1 --vocabulary 151936",
     "moe_1": f"{TINY} --model moe --peer_setting fp32",
     "moe_4": f"{TINY} --model moe --peer_setting fp32 --minibatches 4",
-    "moe_cispo_4": f"{TINY} --model moe --peer_setting fp32 --minibatches 4 --algorithm CISPO",
 }
 
 
