@@ -249,7 +249,8 @@ def quiet() -> None:
     """Keep other libraries' advertising and repeated advice out of the way."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     log.setLevel(logging.INFO)
-    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
+    noisy = ("pytorch.utilities.rank_zero", "fabric.utilities.seed", "fabric.utilities.distributed")
+    for name in (f"lightning.{part}" for part in noisy):
         logging.getLogger(name).setLevel(logging.WARNING)
     if os.environ.get("LOCAL_RANK", "0") != "0":
         log.setLevel(logging.WARNING)
