@@ -23,7 +23,7 @@ class REINFORCE(Algorithm):
     ``reinforce_plus_plus`` and ``rloo`` are advantages under PPO's clip unless the loss is changed.
 
     Use it with ``model.minibatches: 1``. With the quickstart's 4 updates per iteration three are
-    stale and nothing corrects or stops them: it ends at 0.744 (seed 0), and at 0.777 with one
+    stale and nothing corrects or stops them: it ends at 0.691 (seed 0), and at 0.771 with one
     update (``python -m benchmarks.quickstart --set model.minibatches=1``).
     """
 
