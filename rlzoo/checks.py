@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.plugins.precision import HalfPrecision
+from lightning.pytorch.strategies import ModelParallelStrategy
 
 from rlzoo.batching import check_divisible
 from rlzoo.control import check_control
@@ -151,13 +152,8 @@ def check_trainer(module: RLModule) -> None:
             f"trainer.precision {trainer.precision} rounds the critic and every optimizer step; "
             "set model.policy.dtype to bfloat16, which keeps float32 copies, or use bf16-mixed"
         )
-    sharded = type(trainer.strategy).__name__ == "FSDP2Strategy"
-    if sharded and module.policy.dtype != "float32":
-        raise UserError(
-            f"model.policy.dtype {module.policy.dtype} under trainer.strategy fsdp2 has no float32 "
-            "copies, so that small steps are lost; set it to float32, and trainer.precision to "
-            "bf16-mixed"
-        )
+    if isinstance(trainer.strategy, ModelParallelStrategy):
+        check_fsdp2_dtype(module.policy.dtype)
     if trainer.strategy.root_device.type == "mps":
         raise UserError(
             "trainer.accelerator mps lacks float64, which sums and statistics are kept in; set "
@@ -202,6 +198,19 @@ def _check_unit(module: RLModule, prompts: int | None) -> None:
     if learner.drop_zero_advantage:
         raise UserError(
             f"model.drop_zero_advantage would take rows from the statistics of {name}; remove it"
+        )
+
+
+def check_fsdp2_dtype(dtype: str) -> None:
+    """Refuse half-precision weights under FSDP2, where nothing holds them in float32.
+
+    Raises:
+        UserError: Naming what to set.
+    """
+    if dtype != "float32":
+        raise UserError(
+            f"model.policy.dtype {dtype} under trainer.strategy fsdp2 has no float32 copies, so "
+            "that small steps are lost; set it to float32, and trainer.precision to bf16-mixed"
         )
 
 

@@ -89,9 +89,9 @@ class ColdStart:
                 self.fit(policy, task)
                 weights = {k: value.cpu() for k, value in policy.trainable_state().items()}
                 path.parent.mkdir(parents=True, exist_ok=True)
-                partial = path.with_suffix(f".{os.getpid()}")
-                save_file(weights, partial)
-                partial.replace(path)
+                unfinished = path.with_suffix(f".{os.getpid()}")
+                save_file(weights, unfinished)
+                unfinished.replace(path)
         policy.load_trainable_state(ranks.broadcast_object(weights))
 
     def key(self, policy: Policy, task: Task) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -10,9 +11,10 @@ from rlzoo.compare.collect import HELD_OUT, Comparison, Run, collect
 from rlzoo.compare.measures import average, curve, largest_drop
 from rlzoo.compare.results import VariantResult, evaluate
 
-KEPT = ("policy/clip_fraction", "policy/clipped_answers", "optim/grad_norm", "rollout/length")
-NOISE = ("policy/token_log_ratio_std", "policy/sequence_log_ratio_std")
-SPREAD = "policy/spread/"
+KEPT = re.compile(
+    r"policy/(clip_fraction|(token|sequence)_log_ratio_std|spread/.*)|rollout/length"
+    r"|moe/(volatility|volatility_free|load_max|unused_experts)"
+)
 
 
 def gather(folder: Path, file: str) -> dict[str, Any]:
@@ -49,7 +51,6 @@ def gather(folder: Path, file: str) -> dict[str, Any]:
 def _variant(comparison: Comparison, result: VariantResult) -> dict[str, Any]:
     runs = comparison.of(result.variant)
     names = sorted({name for run in runs for name in run.metrics})
-    watched = [n for n in names if n in KEPT + NOISE or n.startswith((SPREAD, "moe/"))]
     held_out = curve(runs, HELD_OUT)
     return {
         "algorithm": result.algorithm,
@@ -59,9 +60,8 @@ def _variant(comparison: Comparison, result: VariantResult) -> dict[str, Any]:
         "before": _round(result.before),
         "final": {str(seed): _round(value) for seed, value in result.final.per_seed.items()},
         "mean": _round(result.final.mean),
-        "area": _round(result.area.mean),
         "drops": [_round(largest_drop(_held_out(run))) for run in runs],
-        "means": {name: _round(_mean(runs, name)) for name in watched},
+        "means": {name: _round(_mean(runs, name)) for name in names if KEPT.fullmatch(name)},
         "curve": [[round(x), _round(y)] for x, y in zip(held_out.x, held_out.y, strict=True)],
         "bands": [[_round(a), _round(b)] for a, b in zip(held_out.low, held_out.high, strict=True)],
     }

@@ -14,7 +14,7 @@ HEAD = """# What the GSPO paper claims, at our scale
 Written by `python -m benchmarks.reproduction`, which trains the runs below on a CPU and takes every
 figure and every verdict on this page from them. The paper: *Group Sequence Policy Optimization*,
 arXiv 2507.18071, whose models have billions of parameters, train for thousands of steps and write
-answers of thousands of tokens. Ours have 0.1 to 1.3 million parameters and train for minutes. What
+answers of thousands of tokens. Ours have 0.1 to 1.9 million parameters and train for minutes. What
 shows here shows that a mechanism exists; what does not show here is not refuted.
 """
 LIMITS = """## Limits
@@ -34,6 +34,39 @@ LIMITS = """## Limits
 """
 
 
+ROUTING = (
+    ("moe/volatility", ".4f"),
+    ("moe/volatility_free", ".4f"),
+    ("moe/load_max", ".2f"),
+    ("moe/unused_experts", ".2f"),
+)
+SECTIONS = {
+    "claims": (
+        "Clipping and learning",
+        "GRPO with its band of 0.2 and GSPO with the paper's 3e-4 and 4e-4 on the quickstart, dense"
+        " and mixture of experts, at the same learning rate. A clipped token has no gradient.",
+    ),
+    "replay": (
+        "Routing and its replay",
+        "The same mixture of experts with and without [Routing Replay](moe.md), which makes the"
+        " updates of an iteration use the experts that its tokens had before the first of them."
+        " Experts changed: share of a token's expert slots, over layers and later updates.",
+    ),
+    "stress": (
+        "Old answers, used hard",
+        "Two epochs of eight minibatches over the same answers, with six layers: the last updates"
+        " are far from the policy that sampled. GSPO-wide has a hundred times the band (0.03 and"
+        " 0.04), to tell the width of the clip from the kind of ratio.",
+    ),
+    "long": (
+        "Long answers",
+        "A word written up to 48 times, each copy behind its number: a short prompt and answers of"
+        " up to 240 tokens. This is where a ratio per answer should pay: the noise of a token's"
+        " ratio does not average out, that of an answer does.",
+    ),
+}
+
+
 def render(found: dict[str, Any]) -> str:
     """Return the page.
 
@@ -44,8 +77,11 @@ def render(found: dict[str, Any]) -> str:
         Markdown.
     """
     parts = [HEAD, _summary(claims(found))]
-    sections = {"claims": _claims, "replay": _replay, "stress": _stress, "long": _long}
-    parts += [write(found[name]) for name, write in sections.items() if name in found]
+    more = {"replay": _routing, "long": _by_length}
+    for name in SECTIONS:
+        if name in found:
+            parts.append(_section(name, found[name]))
+            parts += [more[name](found[name])] if name in more else []
     return "\n".join([*parts, LIMITS])
 
 
@@ -86,9 +122,12 @@ def _table(experiment: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(title: str, name: str, experiment: dict[str, Any], text: str) -> str:
+def _section(name: str, experiment: dict[str, Any]) -> str:
+    title, text = SECTIONS[name]
+    means = [found["means"]["rollout/length"] for found in experiment["variants"].values()]
     return (
-        f"## {title}\n\n{text}\n\n`{experiment['config']}`, {experiment['iterations']} iterations."
+        f"## {title}\n\n{text}\n\n`{experiment['config']}`, {experiment['iterations']} iterations;"
+        f" answers of {fmean(means):.0f} tokens on average."
         f" Before and after: held-out accuracy, sampled. Std: of log-ratios, by token and averaged"
         f" over an answer. Largest drop: of held-out accuracy from its best, worst seed.\n\n"
         f"{_table(experiment)}\n![{title}](images/reproduction_{name}.png)\n\n{_pairs(experiment)}"
@@ -114,76 +153,30 @@ def _pairs(experiment: dict[str, Any]) -> str:
     )
 
 
-def _claims(experiment: dict[str, Any]) -> str:
-    return _section(
-        "Clipping and learning",
-        "claims",
-        experiment,
-        "GRPO with its band of 0.2 and GSPO with the paper's 3e-4 and 4e-4 on the quickstart, dense"
-        " and mixture of experts, at the same learning rate. A clipped token has no gradient.",
-    )
-
-
-def _stress(experiment: dict[str, Any]) -> str:
-    return _section(
-        "Old answers, used hard",
-        "stress",
-        experiment,
-        "Two epochs of eight minibatches over the same answers, with six layers: the last updates"
-        " are far from the policy that sampled. GSPO-wide has a hundred times the band (0.03 and"
-        " 0.04), to tell the width of the clip from the kind of ratio.",
-    )
-
-
-def _long(experiment: dict[str, Any]) -> str:
-    rows = ["| | ratio | ", "|---|---|"]
+def _by_length(experiment: dict[str, Any]) -> str:
     variants = experiment["variants"]
     buckets = sorted({b for v in variants.values() for b in by_length(v["means"], "token")})
-    rows[0] += " | ".join(f"{length_range(bucket)} tokens" for bucket in buckets) + " |"
-    rows[1] += "---|" * len(buckets)
+    head = " | ".join(f"{length_range(bucket)} tokens" for bucket in buckets)
+    rows = [f"| | ratio | {head} |", "|---|---|" + "---|" * len(buckets)]
     for label, found in variants.items():
         for kind in ("token", "sequence"):
             spread = by_length(found["means"], kind)
             cells = [f"{spread[b]:.5f}" if b in spread else "" for b in buckets]
             rows.append(f"| {name_of(found, label)} | {kind} | " + " | ".join(cells) + " |")
-    length = fmean(found["means"]["rollout/length"] for found in variants.values())
-    text = (
-        "A word written up to 48 times, each copy behind its number: prompts of seven tokens,"
-        f" answers of {length:.0f} tokens on average and up to 240. This is where a ratio per"
-        " answer should pay: the noise of a token's ratio does not average out, that of an answer"
-        " does."
-    )
     table = "\n".join(rows)
     return (
-        _section("Long answers", "long", experiment, text)
-        + f"\nStandard deviation of log-ratios by the length of the answer:\n\n{table}\n\n"
+        f"Standard deviation of log-ratios by the length of the answer:\n\n{table}\n\n"
         "![Spread of ratios by answer length](images/reproduction_by_length.png)\n"
     )
 
 
-def _replay(experiment: dict[str, Any]) -> str:
+def _routing(experiment: dict[str, Any]) -> str:
     rows = [
         "| | experts changed | would have changed | busiest expert, over the mean | unused |",
         "|---|---|---|---|---|",
     ]
     for label, found in experiment["variants"].items():
-        means, cells = found["means"], []
-        for name, form in (
-            ("moe/volatility", ".4f"),
-            ("moe/volatility_free", ".4f"),
-            ("moe/load_max", ".2f"),
-            ("moe/unused_experts", ".2f"),
-        ):
-            cells.append(format(means[name], form) if name in means else "")
+        means = found["means"]
+        cells = [format(means[name], form) if name in means else "" for name, form in ROUTING]
         rows.append(f"| {name_of(found, label)} | " + " | ".join(cells) + " |")
-    text = (
-        "The same mixture of experts with and without [Routing Replay](moe.md), which makes the"
-        " updates of an iteration use the experts that its tokens had before the first of them."
-        " Experts changed: share of a token's expert slots, over layers and later updates."
-    )
-    return (
-        _section("Routing and its replay", "replay", experiment, text)
-        + "\n"
-        + "\n".join(rows)
-        + "\n"
-    )
+    return "\n".join(rows) + "\n"

@@ -20,6 +20,9 @@ from rlzoo.models.routing import Taps
 from rlzoo.routes import RouterSettings, RouterSizes
 from rlzoo.types import Scores, Sequences
 
+COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Where configs say how many experts a layer has."""
+
 
 def num_experts(config: Any) -> int:
     """Count the experts of one layer.
@@ -30,7 +33,7 @@ def num_experts(config: Any) -> int:
     Returns:
         The number, 0 for a dense model.
     """
-    for name in ("num_experts", "num_local_experts", "n_routed_experts"):
+    for name in COUNTS:
         count = getattr(config, name, None)
         if isinstance(count, int) and count > 1:
             return count

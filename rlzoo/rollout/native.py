@@ -178,7 +178,7 @@ class _Run:
             busy = bool(len(self.rows) or self.waiting)
             anyone = busy
             if self.policy.lockstep:
-                anyone = ranks.max_over_ranks(int(busy), self.policy.device) > 0
+                anyone = ranks.any_over_ranks(busy, self.policy.device)
             if not anyone:
                 return
             if not busy:

@@ -7,6 +7,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
+from rlzoo.checks import check_fsdp2_dtype
 from rlzoo.errors import UserError
 from rlzoo.models.critic import SeparateCritic
 from rlzoo.module import RLModule
@@ -104,6 +105,8 @@ def job_of(settings: dict[str, Any], prompt_tokens: int) -> Job:
     policy, learner = module.policy, module.learner
     anatomy = measure(policy)
     sharding = sharding_of(settings["trainer"], anatomy.experts)
+    if sharding.kind == "fsdp2":
+        check_fsdp2_dtype(policy.dtype)
     prompts = int(settings["data"]["prompts_per_iteration"])
     if prompts % sharding.world:
         raise UserError(
@@ -158,8 +161,8 @@ def precision_of(precision: str, dtype: str, states: int, kind: str) -> Precisio
 
     DeepSpeed keeps an fp32 copy of the weights beside whatever it trains (K = 12 of ZeRO's
     section 3.1 with AdamW). So does rlzoo's optimizer of bfloat16 weights in one process and under
-    DDP, with fp32 gradients; FSDP2 leaves them a bfloat16 optimizer. Lightning's bf16-mixed trains
-    fp32 weights and copies them for each pass.
+    DDP, with fp32 gradients. Lightning's bf16-mixed trains fp32 weights and copies them for each
+    pass; under FSDP2, which refuses bfloat16 weights, it takes their place.
 
     Args:
         precision: ``trainer.precision``.
@@ -170,13 +173,11 @@ def precision_of(precision: str, dtype: str, states: int, kind: str) -> Precisio
     Returns:
         Bytes.
     """
-    half = precision.startswith("bf16")
+    half = precision.startswith("bf16") or dtype == "bfloat16"
     if kind == "deepspeed":
-        weight = 2 if half or dtype == "bfloat16" else 4
+        weight = 2 if half else 4
         return Precision(weight, weight, 4 + 4 * states, weight, 0)
-    if precision == "bf16-true" or dtype == "bfloat16":
-        if kind == "fsdp2":
-            return Precision(2, 2, 2 * states, 2, 0)
+    if kind != "fsdp2" and (precision == "bf16-true" or dtype == "bfloat16"):
         if kind == "ddp":  # reduces the model's own gradients, then copies them for the step
             return Precision(2, 2, 8 + 4 * states, 2, 0)
         return Precision(2, 4, 4 + 4 * states, 2, 0)

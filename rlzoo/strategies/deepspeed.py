@@ -216,7 +216,7 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
 
     @override
     def _initialize_deepspeed_inference(self, model: nn.Module) -> None:
-        config = {key: cast(dict[str, Any], self.config)[key] for key in self.config or {}}
+        config = dict(cast(dict[str, Any], self.config))
         if self.zero_stage < 3:
             config.pop("zero_optimization")
             config.pop("bf16", None)  # its optimizer would ask for groups of experts

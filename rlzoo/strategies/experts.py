@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlzoo.errors import UserError
+from rlzoo.models.moe import COUNTS
 
 PATTERN = r"(?:model\.)?layers\.\d+\.(?:mlp|block_sparse_moe|feed_forward)"
 """Names of expert blocks, in a causal language model and in a bare trunk."""
@@ -107,10 +108,9 @@ def _detection(config: Any) -> dict[str, Any]:
 
     if preset_name_for_hf_model_type(config.model_type) is not None:
         return {"moe_layer_pattern": PATTERN}
-    counts = ("num_experts", "num_local_experts", "n_routed_experts")
     return {
         "moe_layer_pattern": PATTERN,
-        "num_experts_attr": next((name for name in counts if hasattr(config, name)), counts[0]),
+        "num_experts_attr": next((name for name in COUNTS if hasattr(config, name)), COUNTS[0]),
         "route_norm": bool(getattr(config, "norm_topk_prob", False)),
     }
 

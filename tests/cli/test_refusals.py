@@ -6,12 +6,12 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-import torch
 import yaml
 from tiny_runs import REMOVE, configuration, fit, jsonl, reward, rlzoo
 
 from rlzoo.checks import check_trainer
 from rlzoo.errors import UserError
+from rlzoo.strategies import FSDP2Strategy
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -223,12 +223,7 @@ def test_setting_that_cannot_act(refused, changes, parts):
 
 
 def test_weights_that_fsdp2_would_round():
-    class FSDP2Strategy:
-        root_device = torch.device("cpu")
-
-    trainer = SimpleNamespace(
-        precision="32-true", precision_plugin=None, strategy=FSDP2Strategy(), datamodule=None
-    )
+    trainer = SimpleNamespace(precision="32-true", precision_plugin=None, strategy=FSDP2Strategy())
     module = SimpleNamespace(trainer=trainer, policy=SimpleNamespace(dtype="bfloat16"))
     with pytest.raises(UserError, match=r"model\.policy\.dtype bfloat16.*fsdp2.*bf16-mixed"):
         check_trainer(module)

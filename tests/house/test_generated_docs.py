@@ -50,6 +50,17 @@ def test_a_claim_is_judged_by_its_figures():
     assert [row.verdict for row in clips] == ["yes", "no"]
 
 
+def test_only_runs_without_replay_speak_of_collapse_without_replay():
+    found = json.loads((ROOT / "docs" / "reproduction.json").read_text())
+    verdicts = []
+    for replay in ("old-policy", "off"):
+        for label, variant in found["replay"]["variants"].items():
+            fell = label.startswith("GRPO") and replay in variant["axes"].values()
+            variant["drops"] = [0.5 if fell else 0.0]
+        verdicts += [row.verdict for row in claims(found) if row.claim.startswith("GRPO collapses")]
+    assert verdicts == ["no collapse", "yes"]
+
+
 @pytest.mark.parametrize("name", discover())
 def test_every_objective_has_its_picture(name):
     picture = ROOT / "docs" / "images" / "algorithms" / f"{name}.png"

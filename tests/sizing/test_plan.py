@@ -226,6 +226,11 @@ def test_the_table_and_the_file_say_the_same(planned, tmp_path):
     [
         ({}, ["--model.group_sizes", "2"], "--model.group_sizes: no such option"),
         ({"model.group_size": 1}, [], "model.group_size 1 leaves"),
+        (
+            {"trainer.strategy": "fsdp2", "model.policy.init_args.dtype": "bfloat16"},
+            [],
+            "model.policy.dtype bfloat16 under trainer.strategy fsdp2",
+        ),
         ({}, ["--json", "no/plan.json"], "there is no folder no"),
     ],
 )
