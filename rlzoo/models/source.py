@@ -12,6 +12,7 @@ import torch
 
 from rlzoo.errors import UserError
 from rlzoo.models import configs, files, tokenization
+from rlzoo.models.caches import bound_caches
 
 logger = logging.getLogger(__name__)
 
@@ -160,6 +161,7 @@ class Source:
         """
         from transformers import AutoModelForCausalLM
 
+        bound_caches()
         config = copy.deepcopy(self.hf_config)
         options: dict[str, Any] = {"dtype": getattr(torch, dtype), **self.options}
         if attention != "sdpa":  # transformers' default, which some families replace by eager

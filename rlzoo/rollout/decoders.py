@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -216,17 +217,25 @@ def _plain_cache(policy: Policy) -> Any:
 
 def _slot_cache(slots: Slots) -> Any:
     """Return the slots as the kind of cache that transformers' attention writes to."""
-    from transformers.cache_utils import Cache, DynamicLayer
+    from transformers.cache_utils import Cache
+
+    return Cache(layers=[_slot_layer()(slots, i) for i in range(len(slots.layers))])
+
+
+@functools.cache
+def _slot_layer() -> Any:
+    """Return the class once: one made per call would keep the slots until a garbage collection."""
+    from transformers.cache_utils import DynamicLayer
 
     class SlotLayer(DynamicLayer):  # type: ignore[misc]
-        def __init__(self, index: int) -> None:
+        def __init__(self, slots: Slots, index: int) -> None:
             super().__init__()
-            self.index, self.is_initialized = index, True
+            self.slots, self.index, self.is_initialized = slots, index, True
 
         def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> Any:
-            return slots.write(self.index, key_states, value_states)
+            return self.slots.write(self.index, key_states, value_states)
 
         def get_seq_length(self) -> int:
-            return slots.end - slots.low
+            return self.slots.end - self.slots.low
 
-    return Cache(layers=[SlotLayer(i) for i in range(len(slots.layers))])
+    return SlotLayer

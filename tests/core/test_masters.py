@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from rlzoo.masters import stepped, with_masters
+from rlzoo import masters
+from rlzoo.masters import Master, stepped, with_masters
 
 RATE = 1e-6
 ADAM = partial(torch.optim.AdamW, lr=RATE, weight_decay=0.0)
@@ -24,8 +25,8 @@ def model(dtype):
 def backward(net, part=slice(None)):
     torch.manual_seed(1)
     x, y = torch.randn(16, 6), torch.randn(16, 1)
-    hidden = net[1](net[0](x[part].to(net[0].weight.dtype))).float()
-    ((net[2](hidden) - y[part]).square().sum() / 16).backward()
+    hidden = net[1](net[0](x[part].to(net[0].weight.dtype))).to(net[2].weight.dtype)
+    ((net[2](hidden).float() - y[part]).square().sum() / 16).backward()
 
 
 def train(net, make, updates=200):
@@ -40,6 +41,12 @@ def train(net, make, updates=200):
     return optimizer
 
 
+def values(optimizer):
+    return [
+        parameter.master.read() for parameter in stepped(optimizer) if hasattr(parameter, "master")
+    ]
+
+
 def moved(net, start):
     return (net[0].weight.detach().float() - start).abs().mean().item()
 
@@ -52,20 +59,95 @@ def test_small_steps_are_not_lost():
     train(plain, ADAM)
     optimizer = train(held, partial(with_masters, ADAM))
     train(pure, ADAM)
-    master = stepped(optimizer)[0]
+    master = values(optimizer)[0]
     distance = moved(plain, start)
     assert distance == pytest.approx(200 * RATE, rel=0.2)
     assert (master - start).abs().mean().item() == pytest.approx(distance, rel=0.05)
     agreement = torch.corrcoef(
-        torch.stack(
-            [(master.detach() - start).flatten(), (plain[0].weight.detach() - start).flatten()]
-        )
+        torch.stack([(master - start).flatten(), (plain[0].weight.detach() - start).flatten()])
     )
     assert agreement[0, 1] > 0.95
     assert moved(pure, start) < 0.2 * distance
     assert held[0].weight.dtype == torch.bfloat16
     assert torch.equal(held[0].weight, master.to(torch.bfloat16))
     assert stepped(optimizer)[1] is held[2].weight
+
+
+def test_a_value_in_two_halves_loses_nothing():
+    """Any bits come back, and the weight is the nearest bfloat16, ties away from zero."""
+    torch.manual_seed(0)
+    odd = [0.0, -0.0, 1e-40, -3e38, 3.4028234e38, float("inf"), 1.00390625, 1.01171875, -1.00390625]
+    value = torch.cat([torch.randn(100_000) * 10.0 ** torch.randn(100_000), torch.tensor(odd)])
+    master = Master(nn.Parameter(torch.zeros(len(value), dtype=torch.bfloat16)))
+    master.load(value)
+    assert torch.equal(master.read().view(torch.int32), value.view(torch.int32))
+    tie = value.view(torch.int32) & 0xFFFF == 0x8000
+    assert tie.sum() >= 3
+    assert torch.equal(master.weight[~tie], value[~tie].bfloat16())
+    assert master.weight[-3:].tolist() == [1.0078125, 1.015625, -1.0078125]
+
+
+def test_between_steps_a_master_takes_two_bytes():
+    net = model(torch.bfloat16)
+    optimizer = train(net, partial(with_masters, ADAM), 2)
+    master = stepped(optimizer)[0].master
+    assert master.value.untyped_storage().nbytes() == 0
+    assert master.rest.element_size() == 2
+    assert master.value.shape == net[0].weight.shape
+
+
+class TogetherSGD(torch.optim.SGD):
+    """Stands for rules that look at all parameters at once."""
+
+    def step(self, closure=None):
+        self.seen = [sum(p.untyped_storage().nbytes() > 0 for p in self.param_groups[0]["params"])]
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("rule", ["AdamW", "SGD", "RMSprop"])
+def test_turns_do_not_change_a_step(rule, monkeypatch):
+    make = partial(getattr(torch.optim, rule), lr=1e-2)
+    ends = []
+    for size in (2**24, 8):
+        monkeypatch.setattr(masters, "_TURN", size)
+        monkeypatch.setattr(masters, "_ADDED", 5 if size == 8 else 2**20)
+        net = model(torch.bfloat16)
+        net[1] = nn.Sequential(nn.Tanh(), nn.Linear(8, 8), nn.Tanh())
+        net.bfloat16()
+        optimizer = train(net, partial(with_masters, make), 5)
+        ends.append(values(optimizer))
+        assert len(optimizer.param_groups[0]["params"]) == 4
+    assert all(map(torch.equal, *ends))
+
+
+def test_a_rule_of_somebody_else_sees_all_parameters_at_once(monkeypatch):
+    monkeypatch.setattr(masters, "_TURN", 1)
+    net = model(torch.bfloat16)
+    net[2].bfloat16()
+    optimizer = train(net, partial(with_masters, partial(TogetherSGD, lr=1e-2)), 1)
+    assert optimizer.seen == [2]
+
+
+def test_a_parameter_without_gradient_stays():
+    net = model(torch.bfloat16)
+    optimizer = with_masters(ADAM, [{"params": list(net.parameters())}])
+    before = net[0].weight.clone()
+    net[2].weight.backward(torch.ones_like(net[2].weight))
+    stepped(optimizer)
+    optimizer.step()
+    assert torch.equal(net[0].weight, before)
+    assert not optimizer.state[stepped(optimizer)[0]]
+
+
+def test_values_of_an_older_checkpoint_are_taken():
+    net = model(torch.bfloat16)
+    optimizer = train(net, partial(with_masters, ADAM), 3)
+    state = {**optimizer.state_dict(), "masters": values(optimizer)}
+    again = model(torch.bfloat16)
+    other = with_masters(ADAM, [{"params": list(again.parameters())}])
+    other.load_state_dict(state)
+    assert torch.equal(values(other)[0], values(optimizer)[0])
+    assert torch.equal(again[0].weight, net[0].weight)
 
 
 def test_gradients_are_summed_in_float32():
@@ -91,7 +173,7 @@ def test_a_saved_state_goes_on_bit_for_bit():
         return optimizer
 
     optimizer = train(again, resumed, 10)
-    assert all(map(torch.equal, stepped(reference), stepped(optimizer)))
+    assert all(map(torch.equal, values(reference), values(optimizer)))
     assert all(map(torch.equal, whole.parameters(), again.parameters()))
     assert "masters" not in optimizer.param_groups[0]
 
