@@ -5,7 +5,7 @@ Every linear layer sees each token once; only here does a row meet its prompt ag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,9 +58,11 @@ class Pieces:
     """What `Segments` is made of, piece by piece.
 
     Attributes:
+        width: H, the hidden size, which prices padding.
         pieces: Pairs of fed tokens: those before, and those that ask.
     """
 
+    width: int
     pieces: list[Piece] = field(default_factory=list)
 
     def add(self, before: Sequence[int], asking: Sequence[int]) -> None:
@@ -72,18 +74,32 @@ class Pieces:
         """
         self.pieces.append((before, asking))
 
-    def build(self, fed: int, width: int, device: torch.device) -> Segments:
+    def splits(self, before: int, asking: int) -> bool:
+        """Say whether the answers to a prompt should attend to it apart from each other.
+
+        The prompt's own attention is then computed once, but the call needs a mask; plain causal
+        attention over whole rows needs none and is no slower for answers longer than their prompt.
+
+        Args:
+            before: Tokens of the prompt.
+            asking: Tokens of the longest answer.
+
+        Returns:
+            True if so.
+        """
+        return before > asking or asking * (before + asking) <= _MASK_LIMIT
+
+    def build(self, fed: int, device: torch.device) -> Any:
         """Choose the calls: segments share one where padding costs less than another call.
 
         Args:
             fed: l, the number of fed tokens.
-            width: H, which prices the padding.
             device: Where the tensors go.
 
         Returns:
-            The gathers.
+            The gathers, `Segments`.
         """
-        price = max(1, _CALL_PAIRS.get(device.type, 2**30) // width)
+        price = max(1, _CALL_PAIRS.get(device.type, 2**30) // self.width)
         queries: list[int] = []
         keys: list[int] = []
         answers = [0] * fed
@@ -105,22 +121,6 @@ class Pieces:
         tables = (torch.tensor(table, device=device) for table in (queries, keys, answers))
         one, two, three = tables
         return Segments(one, two, tuple(blocks), three)
-
-
-def worth_splitting(before: int, asking: int) -> bool:
-    """Say whether the answers to a prompt should attend to it apart from each other.
-
-    The prompt's own attention is then computed once, but the call needs a mask; plain causal
-    attention over whole rows needs none and is no slower for answers longer than their prompt.
-
-    Args:
-        before: Tokens of the prompt.
-        asking: Tokens of the longest answer.
-
-    Returns:
-        True if so.
-    """
-    return before > asking or asking * (before + asking) <= _MASK_LIMIT
 
 
 def _grouped(pieces: Sequence[Piece], price: int) -> list[list[Piece]]:
@@ -149,6 +149,20 @@ def _seen(lengths: list[int], before: int, asking: int) -> Tensor:
     count = len(lengths)
     parts = [prompt[:, None, :].expand(-1, asking, -1), own.expand(count, -1, -1)]
     return torch.cat(parts, -1)[:, None]
+
+
+def check_plain(kwargs: Mapping[str, Any]) -> None:
+    """Refuse attention whose scores a family changes in a way that is not known here.
+
+    Args:
+        kwargs: What the family passes.
+
+    Raises:
+        ValueError: If it does.
+    """
+    for name in ("softcap", "s_aux", "position_bias"):
+        if kwargs.get(name) is not None:
+            raise ValueError(f"its attention has {name}")
 
 
 def register() -> None:
@@ -194,9 +208,7 @@ def attend(
         return sdpa_attention_forward(  # type: ignore[no-any-return]
             module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )
-    for name in ("softcap", "s_aux", "position_bias"):
-        if kwargs.get(name) is not None:
-            raise ValueError(f"its attention has {name}")
+    check_plain(kwargs)
     queries, keys, values = (
         states[0].transpose(0, 1).flatten(1).index_select(0, slots)
         for states, slots in (

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlzoo.errors import UserError
-from rlzoo.models import attention, flexible
+from rlzoo.models import attention, flexible, varlen
 from rlzoo.models.layout import Layout, padded, shared
 from rlzoo.models.scoring import accepts, hidden_states
 from rlzoo.types import Sequences
@@ -20,6 +20,7 @@ _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 _WINDOWS = ("sliding_window", "attention_chunk_size")
 _LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 _TRIAL = 12
+_ABLE = ("sdpa", varlen.NAME, flexible.NAME)
 
 
 @dataclass(frozen=True)
@@ -127,10 +128,12 @@ class SharedFeed(Feed):
         width: H, the hidden size.
         window: Longest row that full causal attention is right for, or None; beyond it rows are
             padded.
+        pieces: Who sees whom, in the form that the decoder's attention takes.
     """
 
     width: int
     window: int | None = None
+    pieces: type[attention.Pieces] = attention.Pieces
     shares = True
 
     def layout(self, sequences: Sequences) -> Layout:
@@ -143,7 +146,7 @@ class SharedFeed(Feed):
             What the decoder is fed.
         """
         if self._fits(sequences.input_ids.shape[1]):
-            return shared(sequences, self.width)
+            return shared(sequences, self.pieces(self.width))
         return padded(sequences)
 
     def tokens(self, load: Load) -> int:
@@ -169,7 +172,12 @@ def take_segments(trunk: Any) -> None:
     Args:
         trunk: A transformers decoder.
     """
-    if obstacle(trunk) is None and trunk.config._attn_implementation != flexible.NAME:
+    if obstacle(trunk) is not None:
+        return
+    kernel = trunk.config._attn_implementation
+    if kernel == varlen.NAME:
+        varlen.register()
+    elif kernel != flexible.NAME:
         attention.register()
         trunk.config._attn_implementation = attention.NAME
 
@@ -196,7 +204,8 @@ def choose(trunk: Any, asked: str) -> tuple[Feed, str]:
     if reason is None:
         windows = [getattr(trunk.config, name, None) for name in _WINDOWS]
         window = min((size for size in windows if size is not None), default=None)
-        feed = SharedFeed(trunk.config.hidden_size, window)
+        pieces = varlen.RaggedPieces if kernel == varlen.NAME else attention.Pieces
+        feed = SharedFeed(trunk.config.hidden_size, window, pieces)
         reason = difference(trunk, feed)
         if reason is None:
             beyond = "" if window is None else f"; rows over {window} tokens are padded"
@@ -215,8 +224,8 @@ def obstacle(trunk: Any) -> str | None:
     """
     config = getattr(trunk, "config", None)
     kernel = getattr(config, "_attn_implementation", None)
-    if kernel not in ("sdpa", attention.NAME, flexible.NAME):
-        return f"its attention is {kernel}, and sharing prompts needs sdpa or {flexible.NAME}"
+    if kernel not in (*_ABLE, attention.NAME):
+        return f"its attention is {kernel}, and sharing prompts needs one of {', '.join(_ABLE)}"
     if not accepts(trunk, "position_ids"):
         return "it takes no position ids"
     window = min(getattr(config, name, None) or _TRIAL for name in _WINDOWS)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlzoo.models.attention import Pieces, Segments, worth_splitting
+from rlzoo.models.attention import Pieces
 from rlzoo.types import Sequences
 
 
@@ -28,7 +29,8 @@ class Layout:
         source: (n, S) long, the flat index of what was fed for a row and column; -1 for nothing.
         kept: (M,) long, the flat index of the states that predict the response tokens, in
             row-major order of the mask.
-        segments: Who sees whom where the sequences stand in one line, or None for plain rows.
+        segments: Who sees whom where the sequences stand in one line, in the form that the
+            decoder's attention takes, or None for plain rows.
         answers: (b * l,) long in one line, the row whose answer a fed token is part of; -1 in a
             prompt.
     """
@@ -40,7 +42,7 @@ class Layout:
     real: Tensor
     source: Tensor
     kept: Tensor
-    segments: Segments | None = None
+    segments: Any = None
     answers: Tensor | None = None
 
     def collect(self, values: Tensor) -> Tensor:
@@ -123,12 +125,12 @@ def padded(sequences: Sequences) -> Layout:
     )
 
 
-def shared(sequences: Sequences, width: int) -> Layout:
+def shared(sequences: Sequences, pieces: Pieces) -> Layout:
     """Feed every token once, in one line: each distinct prompt, then the answers to it.
 
     Args:
         sequences: n right-padded rows.
-        width: H, the hidden size, which prices attention calls.
+        pieces: An empty one, of the kind that the decoder's attention takes.
 
     Returns:
         A layout of one row.
@@ -136,7 +138,6 @@ def shared(sequences: Sequences, width: int) -> Layout:
     device = sequences.input_ids.device
     prompts = sequences.prompt_lengths.tolist()
     answers = [max(0, length - 1) for length in answer_lengths(sequences).tolist()]
-    pieces = Pieces()
     owners: list[int] = []
     parts: list[int] = []
     columns: list[int] = []
@@ -149,7 +150,7 @@ def shared(sequences: Sequences, width: int) -> Layout:
         owners += [longest] * len(prompt)
         parts += [-1] * len(prompt)
         columns += range(len(prompt))
-        split = len(members) > 1 and worth_splitting(len(prompt), answers[longest])
+        split = len(members) > 1 and pieces.splits(len(prompt), answers[longest])
         if split or not answers[longest]:
             pieces.add([], prompt)
         for row in members:
@@ -183,7 +184,7 @@ def shared(sequences: Sequences, width: int) -> Layout:
         real=real,
         source=source,
         kept=source[answer, column - 1],
-        segments=pieces.build(fed, width, device),
+        segments=pieces.build(fed, device),
         answers=torch.tensor(parts, device=device),
     )
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rlzoo.models import attention, flexible
+from rlzoo.models import attention, flexible, varlen
 from rlzoo.models.layout import Layout
 
 CHUNK_FLOATS = 3 * 2**22
@@ -57,7 +57,7 @@ def hidden_states(trunk: Any, layout: Layout) -> Tensor:
     if layout.segments is not None and trunk.config._attn_implementation == flexible.NAME:
         kwargs["attention_mask"] = flexible.block_mask(layout)
     elif layout.segments is not None:
-        if trunk.config._attn_implementation != attention.NAME:
+        if trunk.config._attn_implementation not in (attention.NAME, varlen.NAME):
             raise RuntimeError("the decoder was not prepared for sequences in one line")
         kwargs["segments"] = layout.segments
         # Four dimensions are taken as they are: nothing l x l is built.

@@ -27,7 +27,7 @@ class Precision:
     Attributes:
         weight: Of a weight as the model holds it.
         gradient: Of its gradient.
-        state: Of all that the optimizer keeps for a parameter, an fp32 copy of it included.
+        state: Of all that the optimizer keeps for a parameter, what makes it fp32 included.
         compute: Of an activation.
         copies: Of the copy of a weight that autocast makes for a forward pass; 0 without.
     """
@@ -160,8 +160,8 @@ def precision_of(precision: str, dtype: str, states: int, kind: str) -> Precisio
     """Return the bytes per number of a run.
 
     DeepSpeed keeps an fp32 copy of the weights beside whatever it trains (K = 12 of ZeRO's
-    section 3.1 with AdamW). So does rlzoo's optimizer of bfloat16 weights in one process and under
-    DDP, with fp32 gradients. Lightning's bf16-mixed trains fp32 weights and copies them for each
+    section 3.1 with AdamW). In one process and under DDP, rlzoo's optimizer of bfloat16 weights keeps
+    the other 16 bits, and fp32 gradients. Lightning's bf16-mixed trains fp32 weights and copies them for each
     pass; under FSDP2, which refuses bfloat16 weights, it takes their place.
 
     Args:
@@ -179,8 +179,8 @@ def precision_of(precision: str, dtype: str, states: int, kind: str) -> Precisio
         return Precision(weight, weight, 4 + 4 * states, weight, 0)
     if kind != "fsdp2" and (precision == "bf16-true" or dtype == "bfloat16"):
         if kind == "ddp":  # reduces the model's own gradients, then copies them for the step
-            return Precision(2, 2, 8 + 4 * states, 2, 0)
-        return Precision(2, 4, 4 + 4 * states, 2, 0)
+            return Precision(2, 2, 6 + 4 * states, 2, 0)
+        return Precision(2, 4, 2 + 4 * states, 2, 0)
     return Precision(4, 4, 4 * states, 2 if half else 4, 2 if half else 0)
 
 

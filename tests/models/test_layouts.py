@@ -6,11 +6,13 @@ import pytest
 import torch
 from tiny_models import DENSE, MOE, build
 from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.functional import scaled_dot_product_attention
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from rlzoo.algorithms import discover
 from rlzoo.batching import Load
 from rlzoo.errors import UserError
-from rlzoo.models import SeparateCritic, attention, feeding, flexible, scoring
+from rlzoo.models import SeparateCritic, attention, feeding, flexible, varlen
 from rlzoo.models.feeding import PaddedFeed, SharedFeed
 from rlzoo.models.layout import padded, shared
 from rlzoo.objective import KLPenalty, policy_loss
@@ -69,7 +71,7 @@ def test_sharing_prompts_changes_no_number(family, groups, monkeypatch):
 
 
 def test_a_token_is_fed_once(groups):
-    layout = shared(groups, 32)
+    layout = shared(groups, attention.Pieces(32))
     assert layout.input_ids.shape == (1, 4 + 4 + 7 + 3 + (2 + 5 + 0) + 4 + (6 + 1))
     assert padded(groups).input_ids.numel() == 7 * 13
     places = torch.arange(14).expand(7, -1)
@@ -213,17 +215,107 @@ def test_rows_change_nothing_for_each_other(groups):
 
 @pytest.mark.parametrize("family", ["qwen3", "llama", "qwen3_moe"])
 def test_flex_attention_sees_what_the_gathers_see(family, groups, monkeypatch):
-    """The mask of GPUs, forward and uncompiled, which is what a CPU can do of it."""
+    """The mask of GPUs, uncompiled: log-probs and gradients of padded rows."""
     monkeypatch.setattr(
         "transformers.integrations.flex_attention.WrappedFlexAttention",
         lambda training: lambda: flex_attention,
     )
     policy = build(family)
-    trunk, layout = policy.causal_lm.base_model, shared(groups, 32)
-    with torch.no_grad():
-        expected = scoring.hidden_states(trunk, layout)
-        trunk.config._attn_implementation = flexible.NAME
-        found = scoring.hidden_states(trunk, layout)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    policy.score(groups)
+    plain = scored(policy, groups, PaddedFeed())
+    policy.causal_lm.base_model.config._attn_implementation = flexible.NAME
+    policy._feed = None
     with pytest.raises(UserError, match="no backward pass on CPU"):
         policy.score(groups)
+    # PyTorch refuses it before it tries; its formula for it runs anywhere.
+    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *_: None)
+    agree(scored(policy, groups, SharedFeed(32)), plain)
+
+
+def ragged_attention(
+    query, key, value, cu_q, cu_k, max_q, max_k, *, scale, window_size, enable_gqa
+):
+    """Stands for the CUDA kernel: what PyTorch's documentation says of it, piece by piece."""
+    assert cu_q.dtype == cu_k.dtype == torch.int32
+    assert window_size == (-1, 0)
+    assert enable_gqa == (query.shape[1] != key.shape[1])
+    assert (max_q, max_k) == (int(cu_q.diff().max()), int(cu_k.diff().max()))
+    assert (int(cu_q[-1]), int(cu_k[-1])) == (len(query), len(key))
+    found = []
+    for q0, q1, k0, k1 in zip(cu_q, cu_q[1:], cu_k, cu_k[1:], strict=False):
+        asked, given = int(q1 - q0), int(k1 - k0)
+        seen = torch.ones(asked, given, dtype=torch.bool).tril(given - asked)
+        one = (states.transpose(0, 1)[None] for states in (query[q0:q1], key[k0:k1], value[k0:k1]))
+        out = scaled_dot_product_attention(*one, attn_mask=seen, scale=scale, enable_gqa=enable_gqa)
+        found.append(out[0].transpose(0, 1))
+    return torch.cat(found)
+
+
+@pytest.fixture
+def flash(monkeypatch):
+    """A policy whose attention is FlashAttention, in float32 on a CPU."""
+    calls = []
+
+    def padded_call(module, query, key, value, attention_mask, scaling=None, **_):
+        assert attention_mask is None
+        calls.append("padded")
+        return sdpa_attention_forward(module, query, key, value, None, scaling=scaling)
+
+    def ragged_call(*args, **kwargs):
+        calls.append("ragged")
+        return ragged_attention(*args, **kwargs)
+
+    kernel = "transformers.integrations.flash_attention.flash_attention_forward"
+    monkeypatch.setattr(kernel, padded_call)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", ragged_call)
+
+    def make(family):
+        policy = build(family)
+        trunk = policy.causal_lm.base_model
+        trunk.config._attn_implementation = varlen.NAME
+        feeding.take_segments(trunk)
+        return policy, calls
+
+    return make
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "qwen3_moe", "mixtral"])
+def test_flash_attention_takes_the_line_without_padding(family, groups, flash):
+    """Log-probs and gradients of padded rows; no query or key is fed twice but prompts' keys."""
+    policy, calls = flash(family)
+    policy.score(groups)
+    assert isinstance(policy.feed, SharedFeed)
+    assert policy.feed.pieces is varlen.RaggedPieces
+    plain = scored(policy, groups, PaddedFeed())
+    calls.clear()
+    agree(scored(policy, groups, SharedFeed(32, pieces=varlen.RaggedPieces)), plain)
+    assert set(calls) == {"ragged"}
+    segments = shared(groups, varlen.RaggedPieces(32)).segments
+    fed = 4 + 4 + 7 + 3 + (2 + 5 + 0) + 4 + (6 + 1)
+    assert sorted(segments.queries.tolist()) == list(range(fed))
+
+
+def test_a_kernel_that_sees_other_keys_is_noticed(groups, flash, monkeypatch, caplog):
+    policy, _ = flash("qwen3")
+
+    def top_left(query, key, value, cu_q, cu_k, *sizes, **kwargs):
+        out = ragged_attention(query, key, value, cu_q, cu_k, *sizes, **kwargs)
+        return out.roll(1, 0)
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", top_left)
+    with caplog.at_level("INFO", logger="rlzoo"):
+        policy.score(groups)
+    assert isinstance(policy.feed, PaddedFeed)
+    assert "without padding its states differ by" in caplog.text
+
+
+def test_without_a_gpu_flash_attention_is_padded(monkeypatch):
+    """PyTorch's kernel refuses a CPU, and the reason is said."""
+    policy = build("qwen3")
+    trunk = policy.causal_lm.base_model
+    feed = SharedFeed(32, pieces=varlen.RaggedPieces)
+    kernel = "transformers.integrations.flash_attention.flash_attention_forward"
+    monkeypatch.setattr(kernel, sdpa_attention_forward)
+    trunk.config._attn_implementation = varlen.NAME
+    feeding.take_segments(trunk)
+    assert feeding.difference(trunk, feed)
