@@ -235,6 +235,27 @@ def test_checkpoint_of_two_ranks_goes_on_in_one(pair):
 
 
 @pytest.mark.slow
+def test_bfloat16_is_near(tmp_path):
+    """Gradients are reduced in bfloat16, and moved in float32 as in one process."""
+    dtype = {"model.policy.init_args.dtype": "bfloat16"}
+    pair = Pair(tmp_path, {**GRPO, **dtype})
+
+    def values(which, iteration):
+        saved = pair.saved(which, iteration)
+        weights = [w for name, w in saved["state_dict"].items() if "lm_head" not in name]  # tied
+        rests = saved["optimizer_states"][0]["masters"]
+        assert [w.shape for w in weights] == [rest.shape for rest in rests]
+        high = torch.cat([w.view(torch.int16).flatten().int() for w in weights]) << 16
+        low = torch.cat([rest.flatten().int() & 0xFFFF for rest in rests])
+        return (high + low - 2**15).view(torch.float32)
+
+    moved = (values("one", 2) - values("one", 1)).norm()
+    assert moved > 1e-3
+    assert (values("one", 1) - values("two", 1)).norm() < 0.05 * moved
+    assert values("two", 1).bfloat16().float().ne(values("two", 1)).any()
+
+
+@pytest.mark.slow
 def test_a_reward_that_fails_on_one_rank_ends_both(tmp_path):
     """DIST-05."""
     spec = {"class_path": "FunctionReward", "init_args": {"function": "recording.failing"}}
