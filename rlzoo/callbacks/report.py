@@ -227,7 +227,7 @@ class Report(Callback):
         """Take the curves back."""
         self.rewards = [(i, r) for i, r in state_dict["rewards"]]
         self.held_out = [(i, dict(v)) for i, v in state_dict["held_out"]]
-        self.seconds = dict(state_dict["seconds"])
+        self.seconds = dict(state_dict.get("seconds", {}))
         self.first_rollouts = state_dict.get("first_rollouts")
 
 

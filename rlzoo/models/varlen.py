@@ -99,24 +99,7 @@ def attend(
     segments: Ragged | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as transformers does, or by segments where the caller of the decoder says so.
-
-    Args:
-        module: The attention layer.
-        query: (1, heads, l, d).
-        key: (1, key-value heads, l, d).
-        value: (1, key-value heads, l, d).
-        attention_mask: Ignored where there are segments.
-        scaling: Factor of the scores, 1 / sqrt(d) by default.
-        segments: Who sees whom.
-        **kwargs: What else the family passes.
-
-    Returns:
-        (1, l, heads, d) and no weights.
-
-    Raises:
-        ValueError: If the family changes its scores in a way that is not known here.
-    """
+    """Attend as transformers does, or by segments; see `rlzoo.models.attention.attend`."""
     from transformers.integrations import flash_attention
 
     if segments is None:

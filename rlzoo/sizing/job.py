@@ -160,9 +160,9 @@ def precision_of(precision: str, dtype: str, states: int, kind: str) -> Precisio
     """Return the bytes per number of a run.
 
     DeepSpeed keeps an fp32 copy of the weights beside whatever it trains (K = 12 of ZeRO's
-    section 3.1 with AdamW). In one process and under DDP, rlzoo's optimizer of bfloat16 weights keeps
-    the other 16 bits, and fp32 gradients. Lightning's bf16-mixed trains fp32 weights and copies them for each
-    pass; under FSDP2, which refuses bfloat16 weights, it takes their place.
+    section 3.1 with AdamW). In one process and under DDP, rlzoo's optimizer of bfloat16 weights
+    keeps the other 16 bits, and fp32 gradients. Lightning's bf16-mixed trains fp32 weights and
+    copies them for each pass; under FSDP2, which refuses bfloat16 weights, it takes their place.
 
     Args:
         precision: ``trainer.precision``.
