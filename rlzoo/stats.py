@@ -11,10 +11,11 @@ Number = Tensor | float | int
 
 
 def _scalar(name: str, value: Number) -> Tensor:
-    scalar = value.detach().double() if isinstance(value, Tensor) else torch.tensor(float(value))
-    if scalar.ndim:
-        raise ValueError(f"stats: {name} must be a scalar, got shape {tuple(scalar.shape)}")
-    return scalar.double()
+    if not isinstance(value, Tensor):
+        return torch.tensor(value, dtype=torch.float64)
+    if value.ndim:
+        raise ValueError(f"stats: {name} must be a scalar, got shape {tuple(value.shape)}")
+    return value.detach().double()
 
 
 class Stats:

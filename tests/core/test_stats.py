@@ -1,9 +1,13 @@
 """LOG-02, LOG-03: means are sums over sums, whatever the windows."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from rlzoo.experience import Scored, finish, reward_stats, rollout_stats
 from rlzoo.stats import Stats
+from rlzoo.types import Prompt, Prompts, Rollouts
 
 
 def test_log_02_a_loss_weighs_updates_and_not_micro_batches():
@@ -54,6 +58,9 @@ def test_sums_are_kept_in_double_precision_and_hold_no_graph():
     large.add("count", 2**24, 1)
     large.add("count", 1, 1)
     assert large.means()["count"] == (2**24 + 1) / 2
+    numbers = Stats()
+    numbers.add("count", 2**24 + 1, 0.1)
+    assert numbers.means()["count"] == (2**24 + 1) / 0.1
 
 
 def test_a_copy_does_not_follow_the_original():
@@ -70,3 +77,36 @@ def test_the_largest_value_may_be_negative():
     stats.maximum("top", -3.0)
     stats.maximum("top", torch.tensor(-5.0))
     assert stats.means() == {"top": -3.0}
+
+
+def test_eos_04_lengths_are_those_that_were_sampled():
+    """EOS-04: two answers of 4 tokens, one of them cut and kept out of the loss."""
+    prompts = Prompts((Prompt("a", "", {}, (1,)),), (0,))
+    mask = torch.ones(2, 4, dtype=torch.bool)
+    rollouts = Rollouts(
+        prompts=prompts,
+        group_ids=torch.zeros(2, dtype=torch.long),
+        token_ids=torch.ones(2, 4, dtype=torch.long),
+        mask=mask,
+        terminated=torch.tensor([True, False]),
+        log_probs=-torch.ones(2, 4),
+        completions=("x", "y"),
+    )
+    means = finish(rollout_stats(rollouts).means())
+    names = ("length", "length_min", "length_max", "truncated")
+    assert [means[f"rollout/{name}"] for name in names] == [4, 4, 4, 0.5]
+
+
+def test_rew_02_a_mean_is_over_what_was_scored():
+    """REW-02: 0.5, nothing and 0.8 are 0.65 over two answers, and a third abstained."""
+    scored = Scored(
+        table=[[0.5], [None], [0.8]],
+        scores=torch.tensor([0.5, 0.0, 0.8], dtype=torch.float64),
+        valid=torch.tensor([True, False, True]),
+    )
+    stats = reward_stats(scored, [SimpleNamespace(name="r")])
+    assert stats.sums["reward/r"][1] == 2
+    means = finish(stats.means())
+    assert means["reward/r"] == means["reward/mean"] == pytest.approx(0.65)
+    assert means["reward/std"] == pytest.approx(0.15)
+    assert means["reward/abstained"] == pytest.approx(1 / 3)
