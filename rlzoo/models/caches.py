@@ -13,7 +13,7 @@ def bound_caches() -> None:
     """Let oneDNN keep 64 compiled products and not 1024, unless the environment says otherwise.
 
     Each number of tokens compiles products of its own, and without padding nearly every micro-batch
-    has another: with 1024 of them a run's memory grows by hundreds of MB. 64 are more than a pass
+    has another: with room for 1024 a run's memory grows at every iteration. 64 are more than a pass
     through a model uses again.
     """
     for name in NAMES:
