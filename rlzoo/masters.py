@@ -87,15 +87,12 @@ class Master:
         if given is None:
             return
         if self.value.grad is None:
-            self.value.grad = given.float()
+            self.value.grad = given.float().contiguous()
             return
         # A sum of two types makes a copy of the second: never of a whole embedding.
-        for total, part in zip(_flat(self.value.grad), _flat(given), strict=True):
+        totals = torch.split(self.value.grad.view(-1), _ADDED)
+        for total, part in zip(totals, torch.split(given.reshape(-1), _ADDED), strict=True):
             total.add_(part)
-
-
-def _flat(tensor: Tensor) -> tuple[Tensor, ...]:
-    return torch.split(tensor.reshape(-1), _ADDED)
 
 
 def with_masters(make: Callable[[Any], Optimizer], groups: list[dict[str, Any]]) -> Optimizer:

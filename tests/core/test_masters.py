@@ -178,6 +178,19 @@ def test_a_saved_state_goes_on_bit_for_bit():
     assert "masters" not in optimizer.param_groups[0]
 
 
+def test_a_weight_that_is_laid_out_otherwise_is_held_too():
+    value = torch.arange(12.0).view(4, 3).T / 7
+    weight = nn.Parameter(value.bfloat16())
+    assert not weight.is_contiguous()
+    optimizer = with_masters(partial(torch.optim.SGD, lr=1.0), [{"params": [weight]}])
+    start = weight.detach().float().clone()
+    for _ in range(2):
+        (weight * value.bfloat16()).sum().backward()
+    stepped(optimizer)
+    optimizer.step()
+    assert torch.equal(values(optimizer)[0], start - 2 * value.bfloat16().float())
+
+
 def test_float32_is_left_alone():
     net = model(torch.float32)
     optimizer = with_masters(ADAM, [{"params": list(net.parameters())}])
