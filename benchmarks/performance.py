@@ -14,14 +14,20 @@ import sys
 
 from benchmarks.render import DOCS
 
-SMOLLM2 = "--model smollm2 --peer trl --repeats 1 --micro_tokens 256"
+SMOLLM2 = "--model smollm2 --peer trl --repeats 1"
+BEST = f"{SMOLLM2} --precision bf16 --peer_setting best"
+DEFAULT = f"{SMOLLM2} --precision bf16 --peer_setting default"
+KEPT = "--micro_tokens 256"
+RECOMPUTED = "--micro_tokens 512 --checkpointing"
 TINY = "--peer trl --repeats 3 --cycles 3"
 STEPS = {
-    "smollm2_bf16_best_1": f"{SMOLLM2} --precision bf16 --peer_setting best",
-    "smollm2_bf16_best_4": f"{SMOLLM2} --precision bf16 --peer_setting best --minibatches 4",
-    "smollm2_bf16_default_1": f"{SMOLLM2} --precision bf16 --peer_setting default",
-    "smollm2_bf16_default_4": f"{SMOLLM2} --precision bf16 --peer_setting default --minibatches 4",
-    "smollm2_fp32_1": f"{SMOLLM2} --peer_setting fp32",
+    "smollm2_bf16_best_1": f"{BEST} {RECOMPUTED}",
+    "smollm2_bf16_best_1_kept": f"{BEST} {KEPT}",
+    "smollm2_bf16_best_4": f"{BEST} {RECOMPUTED} --minibatches 4",
+    "smollm2_bf16_default_1": f"{DEFAULT} {RECOMPUTED}",
+    "smollm2_bf16_default_4": f"{DEFAULT} {RECOMPUTED} --minibatches 4",
+    "smollm2_bf16_default_4_kept": f"{DEFAULT} {KEPT} --minibatches 4",
+    "smollm2_fp32_1": f"{SMOLLM2} --peer_setting fp32 {RECOMPUTED}",
     "dense_1": f"{TINY} --peer_setting fp32",
     "dense_4": f"{TINY} --peer_setting fp32 --minibatches 4",
     "dense_vocabulary": "--peer trl --peer_setting fp32 --repeats 1 --vocabulary 151936",

@@ -47,6 +47,12 @@ def work(one: dict[str, Any]) -> list[str]:
     return [name, one["work"]["algorithm"], str(one["work"]["minibatches"])]
 
 
+def settings(one: dict[str, Any]) -> str:
+    """Name the precision of both sides, and whether ours recomputes activations."""
+    recomputed = ", recomputed" if one["work"].get("checkpointing") else ""
+    return f"{one['work']['precision']}{recomputed} / {one['peer_setting']}"
+
+
 def step_table(found: list[dict[str, Any]]) -> str:
     """Compare whole steps with the peer's."""
 
@@ -57,7 +63,7 @@ def step_table(found: list[dict[str, Any]]) -> str:
     rows = [
         [
             *work(one),
-            f"{one['work']['precision']} / {one['peer_setting']}",
+            settings(one),
             both(one, "generation"),
             both(one, "scoring"),
             both(one, "training"),
@@ -79,7 +85,7 @@ def memory_table(found: list[dict[str, Any]]) -> str:
     rows = [
         [
             *work(one),
-            f"{one['work']['precision']} / {one['peer_setting']}",
+            settings(one),
             f"{one['rlzoo']['peak_mb']:.0f} / {one['peer']['peak_mb']:.0f}",
             f"{one['rlzoo']['peak_mb'] / one['peer']['peak_mb']:.2f}",
             *(

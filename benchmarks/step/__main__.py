@@ -3,7 +3,8 @@
 python -m benchmarks.step --model smollm2|dense|moe [--algorithm GRPO] [--minibatches 1|4]
     [--precision fp32|autocast|bf16] [--peer trl [--peer_setting best|default|fp32]]
     [--vocabulary 512] [--prompts 4] [--group 8] [--prompt_tokens 64] [--new_tokens 128]
-    [--median 56] [--micro_tokens 1024] [--repeats N] [--cycles N] [--threads 1] [--json FILE]
+    [--median 56] [--micro_tokens 1024] [--checkpointing] [--repeats N] [--cycles N] [--threads 1]
+    [--json FILE]
 
 `bf16` is `policy.dtype: bfloat16`, which trains float32 copies; `autocast` is `bf16-mixed`.
 
@@ -124,6 +125,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
             median=given.median,
             cycles=given.cycles,
             micro_tokens=given.micro_tokens,
+            checkpointing=given.checkpointing,
             threads=given.threads,
         )
         for _ in range(given.repeats):
@@ -151,6 +153,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--precision", choices=("fp32", "autocast", "bf16"), default="fp32")
     options.add_argument("--peer", choices=("trl",))
     options.add_argument("--peer_setting", choices=("best", "default", "fp32"), default="best")
+    options.add_argument("--checkpointing", action="store_true", help="on the side of rlzoo")
     options.add_argument("--json", help="write the figures to this file")
     defaults = {"minibatches": 1, "vocabulary": 512, "prompts": 4, "group": 8, "threads": 1}
     defaults |= {"prompt_tokens": 64, "new_tokens": 128, "median": 56, "micro_tokens": 1024}

@@ -79,7 +79,11 @@ def run(work: Work) -> dict[str, Any]:
     kind = MoEPolicy if "moe" in config["model_type"] else DensePolicy
     rows = str(Path(work.folder) / "prompts.jsonl")
     module = Measured(
-        policy=kind(path=work.folder, dtype=DTYPES[work.precision]),
+        policy=kind(
+            path=work.folder,
+            dtype=DTYPES[work.precision],
+            gradient_checkpointing=work.checkpointing,
+        ),
         rewards=[AnyReward()],
         algorithm=discover()[work.algorithm](),
         sampler=ForcedLengths(work, meter),

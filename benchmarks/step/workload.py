@@ -52,6 +52,7 @@ class Work:
         cycles: Measured iterations, after a short one that is not counted.
         micro_rows: Rows per forward pass of the peer.
         micro_tokens: Fed tokens per forward pass of rlzoo.
+        checkpointing: Whether rlzoo recomputes activations in the backward pass.
         threads: Of torch.
     """
 
@@ -67,6 +68,7 @@ class Work:
     cycles: int = 1
     micro_rows: int = 8
     micro_tokens: int = 1024
+    checkpointing: bool = False
     threads: int = 1
 
     def lengths(self, cycle: int) -> np.ndarray:

@@ -48,13 +48,13 @@ def test_the_page_gets_its_tables_from_the_files(tmp_path):
         f"<!-- {name} -->\nold\n<!-- end -->\n" for name in ("step", "memory", "scaling")
     )
     ours_, peer = one(2.0, 700), one(6.0, 1000)
-    work = {"algorithm": "GSPO", "minibatches": 4, "precision": "bf16"}
+    work = {"algorithm": "GSPO", "minibatches": 4, "precision": "bf16", "checkpointing": True}
     whole = {"model": "dense", "vocabulary": 151936, "work": work, "rlzoo": ours_, "peer": peer}
     whole |= {"peer_setting": "best", "ratio": step.ratios(ours_, peer)}
     (tmp_path / "step_x.json").write_text(json.dumps(whole))
     page = render.page(text, tmp_path)
     assert "old" not in page
-    assert "V = 151,936 | GSPO | 4 | bf16 / best | 4.00 / 12.00" in page
+    assert "V = 151,936 | GSPO | 4 | bf16, recomputed / best | 4.00 / 12.00" in page
     assert "**3.00**" in page
     assert "700 / 1000 | 0.70" in page
 
