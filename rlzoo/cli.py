@@ -17,7 +17,8 @@ import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from rlzoo import __version__, commands, switching
+from rlzoo import commands, switching
+from rlzoo.__main__ import answered
 from rlzoo.callbacks import CollapseMonitor, IterationCheckpoint, Report
 from rlzoo.checks import check_precision
 from rlzoo.compare import command as comparison
@@ -28,20 +29,6 @@ from rlzoo.module import RLModule
 from rlzoo.sizing import command as sizing
 from rlzoo.strategies.fsdp2 import check_sharding
 from rlzoo.strategies.guards import check_installed
-
-OVERVIEW = f"""rlzoo {__version__}: policy-gradient objectives for language models
-
-  rlzoo fit        --config configs/quickstart.yaml [--model.algorithm GSPO]   train
-  rlzoo validate   --config ... [--ckpt_path ...]                              held-out accuracy
-  rlzoo compare    --config configs/compare.yaml [--seeds 0,1,2 --jobs 2]      side by side
-  rlzoo plan       --config ... [--hardware h100]                              memory and speed
-  rlzoo inspect    --ckpt_path ... [--algorithms GRPO,GSPO]                    what the clips do
-  rlzoo generate   --ckpt_path ... --prompt "S31452="                          answers to a prompt
-  rlzoo export     --ckpt_path ... --output_dir ...                            a Hugging Face folder
-  rlzoo algorithms [NAME]                                                      the objectives
-
-`rlzoo COMMAND --help` explains a command; `rlzoo fit --config ... --print_config` prints every
-setting with its value, in a form that reproduces the run."""
 
 NOISE = (
     ".*does not have many workers.*",
@@ -262,16 +249,12 @@ def quiet() -> None:
 def main(args: list[str] | None = None) -> None:
     """Run a command; a refused setting is one line on stderr and exit status 2."""
     args = sys.argv[1:] if args is None else args
+    if answered(args):
+        return
     sys.path.insert(0, os.getcwd())
     quiet()
     switching.install()
-    command = args[0] if args else "--help"
-    if command in ("-h", "--help"):
-        print(OVERVIEW)
-        return
-    if command == "--version":
-        print(__version__)
-        return
+    command = args[0]
     try:
         if command in RLCLI.subcommands():
             lightning_command(args)

@@ -1,6 +1,8 @@
 """Help, lists, configurations: what a user reads and what the repository ships."""
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -8,7 +10,7 @@ import pytest
 import yaml
 from tiny_runs import configuration, rlzoo
 
-from rlzoo import cli
+from rlzoo import __version__, cli
 from rlzoo.algorithms import discover
 from rlzoo.sizing.known import KNOWN
 
@@ -142,6 +144,30 @@ def test_overview_names_every_command(command, args):
     assert run.code == 0
     for name in COMMANDS.split():
         assert f"rlzoo {name}" in run.out
+
+
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_what_needs_no_library_waits_for_none(word):
+    """The overview is there at once: nothing beside rlzoo and Python's own modules is loaded."""
+    code = "import sys; from rlzoo.__main__ import main; main()\n"
+    code += "print({'torch', 'lightning', 'transformers', 'yaml'} & set(sys.modules))"
+    run = subprocess.run(
+        [sys.executable, "-c", code, word], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.splitlines()[0].startswith("rlzoo" if word == "--help" else __version__)
+    assert run.stdout.splitlines()[-1] == "set()"
+
+
+def test_the_package_runs_as_a_module(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-m", "rlzoo", "fit", "--config", "no.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 2
+    assert "no.yaml" in run.stderr
 
 
 @pytest.mark.parametrize("name", ["plan", "generate", "export", "algorithms"])
