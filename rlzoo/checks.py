@@ -238,7 +238,11 @@ def _check_prompts(module: RLModule, data: Any) -> None:
             "processes; raise data.eval_size"
         )
     every = trainer.val_check_interval
-    batches = len(data.train_prompts) // data.prompts_per_iteration
+    batches, limit = (
+        len(data.train_prompts) // data.prompts_per_iteration,
+        trainer.limit_train_batches,
+    )
+    batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
     if isinstance(every, int) and trainer.check_val_every_n_epoch and 0 < batches < every:
         raise UserError(
             f"trainer.val_check_interval {every} is more than the {batches} iterations of an "

@@ -193,6 +193,14 @@ def test_unknown_command(command, name, suggestion):
             {"trainer.val_check_interval": 10},
             ["val_check_interval 10", "2 iterations", "check_val_every_n_epoch"],
         ),
+        (
+            {"trainer.val_check_interval": 2, "trainer.limit_train_batches": 1},
+            ["val_check_interval 2", "1 iterations", "check_val_every_n_epoch"],
+        ),
+        (
+            {"trainer.val_check_interval": 2, "trainer.limit_train_batches": 0.5},
+            ["val_check_interval 2", "1 iterations", "check_val_every_n_epoch"],
+        ),
         ({"trainer.strategy": "fsdp"}, ["trainer.strategy fsdp is not driven", "fsdp2"]),
         (
             {"trainer.strategy": "deepspeed_stage_2"},

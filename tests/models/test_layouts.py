@@ -145,6 +145,18 @@ def test_an_attention_that_is_wrong_is_noticed(groups, monkeypatch):
     assert "without padding its states differ by" in why
 
 
+def test_autocast_is_allowed_its_own_rounding(monkeypatch):
+    """Kernels of half precision differ by more than those of float32, whatever the weights are."""
+    call = attention._call
+    monkeypatch.setattr(attention, "_call", lambda *args: call(*args) * 1.003)
+    trunk = build("qwen3").causal_lm.base_model
+    assert "states differ by" in feeding.choose(trunk, "auto")[1]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert isinstance(feeding.choose(trunk, "auto")[0], SharedFeed)
+        monkeypatch.setattr(attention, "_call", lambda *args: call(*args) * 1.5)
+        assert "states differ by" in feeding.choose(trunk, "auto")[1]
+
+
 def test_a_decoder_that_was_not_prepared_is_not_fed_a_line(groups):
     policy = build("qwen3", layout="padded")
     policy._feed = SharedFeed(32)
