@@ -1,12 +1,15 @@
 """The README: its commands parse, its example runs, its table is the code's."""
 
 import inspect
+import io
 import re
 import shlex
+from contextlib import redirect_stdout, suppress
 
 import pytest
 from repository import ONE_ITERATION, ROOT, fenced, read, rlzoo, run
 
+from rlzoo import cli
 from rlzoo.algorithms import discover
 from rlzoo.commands import COMMANDS
 
@@ -23,12 +26,17 @@ SHELL = [
 LINES = sorted({line for line in SHELL if line.startswith("rlzoo ")})
 
 
+def help_of(name):
+    """Return the help of a command."""
+    with redirect_stdout(io.StringIO()) as out, suppress(SystemExit):
+        cli.main([name, "--help"])
+    return out.getvalue()
+
+
 @pytest.fixture(scope="module")
-def options(tmp_path_factory):
+def options():
     """Return every option of every command, from its help."""
-    folder = tmp_path_factory.mktemp("help")
-    names = ("fit", "validate", "compare", "plan", *COMMANDS)
-    texts = {name: run(rlzoo(name, "--help"), folder) for name in names}
+    texts = {name: help_of(name) for name in ("fit", "validate", "compare", "plan", *COMMANDS)}
     found = {name: set(re.findall(r"--[\w.]+", text)) for name, text in texts.items()}
     found["plan"] |= found["fit"]  # a plan takes what the run would
     return found
