@@ -224,7 +224,7 @@ def _slot_cache(slots: Slots) -> Any:
 
 @functools.cache
 def _slot_layer() -> Any:
-    """Return the class once: one made per call would keep the slots until a garbage collection."""
+    """Return the class, made once: one that held the slots would keep them until a collection."""
     from transformers.cache_utils import DynamicLayer
 
     class SlotLayer(DynamicLayer):  # type: ignore[misc]

@@ -1,6 +1,9 @@
 """The native sampler: Hugging Face's tokens greedily, the model's distribution when sampling."""
 
+import gc
 import json
+import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -54,6 +57,31 @@ def test_log_probs_are_those_of_score(tiny, ask, family, temperature):
     torch.testing.assert_close(rollouts.log_probs[:, :width], scores, atol=1e-5, rtol=0)
     assert rollouts.log_probs[rollouts.mask].lt(0).all()
     assert rollouts.log_probs[~rollouts.mask].eq(0).all()
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gpt2"])
+def test_keys_and_values_are_gone_when_sampling_ends(tiny, ask, family, monkeypatch):
+    """They are the largest thing in a rollout, and training needs the room at once."""
+    policy = tiny(family)
+    seen = []
+    begin = slots.Slots.__init__
+
+    def noted(self, *args):
+        begin(self, *args)
+        seen.append(weakref.ref(self))
+
+    monkeypatch.setattr(slots.Slots, "__init__", noted)
+    sample = partial(NativeSampler().sample, policy, ask(policy, TEXTS), 2, SamplingParams(4))
+    sample(0)
+    gc.collect()
+    seen.clear()
+    gc.disable()
+    try:
+        sample(1)
+        assert seen
+        assert all(ref() is None for ref in seen)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_moe", "gemma2", "gpt2"])
