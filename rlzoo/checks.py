@@ -150,7 +150,7 @@ def check_trainer(module: RLModule) -> None:
     if isinstance(trainer.precision_plugin, HalfPrecision):
         raise UserError(
             f"trainer.precision {trainer.precision} rounds the critic and every optimizer step; "
-            "set model.policy.dtype to bfloat16, which keeps float32 copies, or use bf16-mixed"
+            "set model.policy.dtype to bfloat16, which trains float32 values, or use bf16-mixed"
         )
     if isinstance(trainer.strategy, ModelParallelStrategy):
         check_fsdp2_dtype(module.policy.dtype)
@@ -238,10 +238,8 @@ def _check_prompts(module: RLModule, data: Any) -> None:
             "processes; raise data.eval_size"
         )
     every = trainer.val_check_interval
-    batches, limit = (
-        len(data.train_prompts) // data.prompts_per_iteration,
-        trainer.limit_train_batches,
-    )
+    batches = len(data.train_prompts) // data.prompts_per_iteration
+    limit = trainer.limit_train_batches
     batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
     if isinstance(every, int) and trainer.check_val_every_n_epoch and 0 < batches < every:
         raise UserError(

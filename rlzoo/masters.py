@@ -42,7 +42,7 @@ class Master:
         self.rest = torch.full_like(weight, -_HALF_UNIT, dtype=torch.int16, requires_grad=False)
         self.value = nn.Parameter(torch.empty_like(weight, dtype=torch.float32).contiguous())
         self.value.master = self  # type: ignore[attr-defined]
-        self.close(keep=False)
+        self.value.untyped_storage().resize_(0)
 
     def open(self) -> None:
         """Join the halves."""
@@ -52,25 +52,17 @@ class Master:
         high.copy_(self.weight.detach().view(torch.int16))
         self.value.detach().view(torch.int32).sub_(_HALF_UNIT)
 
-    def close(self, keep: bool = True) -> None:
+    def close(self) -> None:
         """Round the value to the weight, and give its memory back."""
-        if keep:
-            self.value.detach().view(torch.int32).add_(_HALF_UNIT)
-            low, high = self._halves()
-            self.rest.copy_(low)
-            self.weight.detach().view(torch.int16).copy_(high)
+        self.value.detach().view(torch.int32).add_(_HALF_UNIT)
+        low, high = self._halves()
+        self.rest.copy_(low)
+        self.weight.detach().view(torch.int16).copy_(high)
         self.value.untyped_storage().resize_(0)
 
     def _halves(self) -> tuple[Tensor, Tensor]:
         pairs = self.value.detach().view(-1).view(torch.int16).view(*self.weight.shape, 2)
         return pairs[..., 0], pairs[..., 1]  # the low half comes first on every machine of today
-
-    def read(self) -> Tensor:
-        """Return the value, in float32."""
-        self.open()
-        value = self.value.detach().clone()
-        self.close()
-        return value
 
     def load(self, saved: Tensor) -> None:
         """Take the rest of a value back, or, as older checkpoints have it, the value itself."""
@@ -98,8 +90,8 @@ class Master:
 def with_masters(make: Callable[[Any], Optimizer], groups: list[dict[str, Any]]) -> Optimizer:
     """Make an optimizer whose bfloat16 parameters are held in float32.
 
-    It is the optimizer that ``make`` returns, but for its ``step``, which opens the masters of a
-    few million weights at a time; its ``state_dict`` has what rounding took away, and its
+    It is the optimizer that ``make`` returns, but for its ``step``, which opens the masters of some
+    16 million weights at a time; its ``state_dict`` has what rounding took away, and its
     parameters are what is to be clipped (`stepped`). Where no parameter is in bfloat16 it is left
     as it is. In one process gradients are summed up in float32 over micro-batches; where a wrapper
     reduces the model's own gradients over processes, they are summed up as that does.

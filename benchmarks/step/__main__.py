@@ -6,7 +6,7 @@ python -m benchmarks.step --model smollm2|dense|moe [--algorithm GRPO] [--miniba
     [--median 56] [--micro_tokens 1024] [--checkpointing] [--repeats N] [--cycles N] [--threads 1]
     [--json FILE]
 
-`bf16` is `policy.dtype: bfloat16`, which trains float32 copies; `autocast` is `bf16-mixed`.
+`bf16` is `policy.dtype: bfloat16`, whose float32 values are trained; `autocast` is `bf16-mixed`.
 
 Every repeat starts each side anew, in turn, in a process of its own, which trains one short
 iteration that is not counted and then `cycles` whole ones. Figures are the minimum and the median

@@ -37,11 +37,10 @@ class Policy(Weights):
             vocabulary size and special ids come from the tokenizer.
         tokenizer: Folder or hub id of the tokenizer, where it is not the model's own.
         gguf_file: Name of the GGUF file in `path`; it is dequantised once and cached.
-        dtype: Type of the weights; in one process the optimizer of bfloat16 weights keeps float32
-            copies of them.
+        dtype: Type of the weights; in one process and under DDP the optimizer of bfloat16 weights
+            moves float32 values of them.
         attention: Attention kernel, as transformers names them (sdpa, eager, flash_attention_2, and
-            flex_attention on GPUs);
-            sdpa becomes eager where a family needs it.
+            flex_attention on GPUs); sdpa becomes eager where a family needs it.
         layout: auto feeds each prompt once for all of its answers and no padding where that gives
             the same numbers, and says so; padded feeds every row by itself.
         gradient_checkpointing: Recompute activations in the backward pass to save memory.

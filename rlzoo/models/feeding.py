@@ -13,7 +13,7 @@ from torch import Tensor
 from rlzoo.errors import UserError
 from rlzoo.models import attention, flexible, varlen
 from rlzoo.models.layout import Layout, padded, shared
-from rlzoo.models.scoring import accepts, hidden_states
+from rlzoo.models.scoring import accepts, compute_dtype, hidden_states
 from rlzoo.types import Sequences
 
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 1e-2}
@@ -258,9 +258,7 @@ def difference(trunk: Any, feed: Feed) -> str | None:
         for module, training in modes:
             module.training = training
     weight = next(trunk.parameters())
-    autocast = torch.is_autocast_enabled(weight.device.type)
-    dtype = torch.get_autocast_dtype(weight.device.type) if autocast else weight.dtype
-    allowed = _TOLERANCE.get(dtype, 3e-2)
+    allowed = _TOLERANCE.get(compute_dtype(weight.device, weight.dtype), 3e-2)
     apart = float((ours - plain).abs().mean() / plain.abs().mean())
     return None if apart <= allowed else f"without padding its states differ by {apart:.0e}"
 

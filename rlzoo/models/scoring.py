@@ -41,6 +41,20 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters)
 
 
+def compute_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """Return what products are computed in: autocast's type where it is on, else the weights'.
+
+    Args:
+        device: Where the weights are.
+        dtype: Of the weights.
+
+    Returns:
+        A type.
+    """
+    autocast = torch.is_autocast_enabled(device.type)
+    return torch.get_autocast_dtype(device.type) if autocast else dtype
+
+
 def hidden_states(trunk: Any, layout: Layout) -> Tensor:
     """Run a decoder without its LM head and keep the states that predict response tokens.
 

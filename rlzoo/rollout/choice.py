@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from rlzoo.models.base import Policy
+from rlzoo.models.scoring import compute_dtype
 from rlzoo.rollout.decoders import Decoder, generic_decoder
 from rlzoo.rollout.fused import FusedDecoder, Unfusable
 
@@ -35,9 +36,7 @@ def decoder_for(policy: Policy, rows: int, room: int) -> Decoder:
     if policy.lockstep:
         return generic_decoder(policy, rows, room)
     known = _trusted.setdefault(policy.causal_lm, {})
-    kind = policy.device.type
-    autocast = torch.is_autocast_enabled(kind)
-    dtype = torch.get_autocast_dtype(kind) if autocast else policy.causal_lm.dtype
+    dtype = compute_dtype(policy.device, policy.causal_lm.dtype)
     if known.get(dtype, True):
         reason = ""
         try:

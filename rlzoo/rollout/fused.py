@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlzoo.models.base import Policy
-from rlzoo.models.scoring import logit_transform
+from rlzoo.models.scoring import compute_dtype, logit_transform
 from rlzoo.rollout.decoders import SlotDecoder
 from rlzoo.rollout.slots import Slots
 
@@ -50,11 +50,8 @@ class FusedDecoder(SlotDecoder):
         model = policy.causal_lm
         config = model.config.get_text_config()
         _check(config)
-        trunk, kind = model.base_model, policy.device.type
-        autocast = torch.is_autocast_enabled(kind)
-        head = model.get_output_embeddings()
-        dtype = torch.get_autocast_dtype(kind) if autocast else head.weight.dtype
-        self.dtype = dtype
+        trunk, head = model.base_model, model.get_output_embeddings()
+        dtype = self.dtype = compute_dtype(policy.device, head.weight.dtype)
         if type(trunk.embed_tokens) is not nn.Embedding:
             raise Unfusable(f"it cannot read the weights of {type(trunk.embed_tokens).__name__}")
         self.embedding = trunk.embed_tokens.weight

@@ -81,7 +81,7 @@ def test_the_largest_value_may_be_negative():
 
 def test_eos_04_lengths_are_those_that_were_sampled():
     """EOS-04: two answers of 4 tokens, one of them cut and kept out of the loss."""
-    prompts = Prompts((Prompt("a", "", {}, (1,)),), (0,))
+    prompts = Prompts((Prompt((1,), "a"),), (0,))
     mask = torch.ones(2, 4, dtype=torch.bool)
     rollouts = Rollouts(
         prompts=prompts,
