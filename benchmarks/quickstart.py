@@ -30,7 +30,7 @@ def train(
     if path.exists():
         found: dict[str, Any] = json.loads(path.read_text())
         return found
-    command = [sys.executable, "-m", "rlzoo.cli", "fit", "--config", config]
+    command = [sys.executable, "-m", "rlzoo", "fit", "--config", config]
     command += ["--model.algorithm", algorithm, "--seed_everything", str(seed)]
     command += ["--trainer.logger.save_dir", str(folder), "--trainer.logger.name", name]
     command += ["--trainer.logger.version", "0"]

@@ -20,12 +20,12 @@ import torch
 
 from rlzoo.advantages import default_advantage
 from rlzoo.algorithms.grpo import GRPO
-from rlzoo.experience import Scored
-from rlzoo.learner import Learner
 from rlzoo.models import MoEPolicy
 from rlzoo.rollout import NativeSampler
-from rlzoo.stats import Stats
+from rlzoo.training.experience import Scored
+from rlzoo.training.learner import Learner
 from rlzoo.types import Prompt, Prompts, SamplingParams
+from rlzoo.types.stats import Stats
 
 GROUP, MINIBATCHES = 8, 4
 VARIANTS: dict[str, dict[str, Any]] = {

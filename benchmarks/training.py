@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from rlzoo.batching import micro_batches
-from rlzoo.masters import stepped, with_masters
 from rlzoo.models import DensePolicy, MoEPolicy, Policy
+from rlzoo.strategies.master_weights import stepped, with_masters
+from rlzoo.training.minibatches import micro_batches
 from rlzoo.types import Experience, Prompt, Prompts, Rollouts
 
 PROMPTS, GROUP, PROMPT, LONGEST = 4, 8, 60, 128

@@ -19,8 +19,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from rlzoo.algorithms import Algorithm, discover
+from rlzoo.objective.gradient_weight import clip_effect, gradient_weight, ratio_unit, sources
 from rlzoo.ops import sequence_ratio
-from rlzoo.probe import clip_effect, gradient_weight, ratio_unit, sources
 
 DOCS = Path(__file__).parent
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#7f7f7f"

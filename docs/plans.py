@@ -10,7 +10,7 @@ import shlex
 import tempfile
 from pathlib import Path
 
-from rlzoo import cli
+from rlzoo.cli import main
 
 ROOT = Path(__file__).parents[1]
 BASE = "configs/experiments/gsm8k.yaml"
@@ -31,7 +31,7 @@ def planned(words: list[str]) -> str:
     found = [str(ROOT / word) if word.startswith("configs/") else word for word in words]
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        cli.sizing.plan(found, cli.settle)
+        main.sizing.plan(found, main.settle)
     # Importing DeepSpeed where there is no GPU prints a dated warning.
     return re.sub(r"^\[\d{4}-.*\n", "", out.getvalue(), flags=re.M)
 
@@ -66,7 +66,7 @@ def filled(text: str) -> str:
         text: The page; ``<!-- plan: OPTIONS -->`` stands above a fenced block, ``<!-- plans -->``
             above a table.
     """
-    cli.switching.install()
+    main.switching.install()
     text = re.sub(
         r"(<!-- plan: (.*) -->\n```text\n).*?(```\n)",
         lambda m: f"{m[1]}$ rlzoo plan {m[2]}\n{planned(shlex.split(m[2]))}{m[3]}",

@@ -42,7 +42,7 @@ def main() -> None:
     found = json.loads(path.read_text()) if path.exists() else {}
     for name in [] if given.page_only else given.only.split(","):
         file = EXPERIMENTS[name]
-        command = [sys.executable, "-m", "rlzoo.cli", "compare", "--config", file]
+        command = [sys.executable, "-m", "rlzoo", "compare", "--config", file]
         subprocess.run([*command, "--jobs", str(given.jobs)], cwd=ROOT, check=True)
         plan = yaml.safe_load((ROOT / file).read_text())
         found[name] = gather(ROOT / plan["output_dir"], file)

@@ -7,9 +7,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rlzoo.compare.collect import HELD_OUT, Comparison, Run, collect
-from rlzoo.compare.measures import average, curve, largest_drop
-from rlzoo.compare.results import VariantResult, evaluate
+from rlzoo.compare.reporting.collect import HELD_OUT, Comparison, Run, collect
+from rlzoo.compare.reporting.measures import average, curve, largest_drop
+from rlzoo.compare.reporting.results import VariantResult, evaluate
 
 KEPT = re.compile(
     r"policy/(clip_fraction|(token|sequence)_log_ratio_std|spread/.*)|rollout/length"

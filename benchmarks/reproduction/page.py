@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.reproduction.pictures import by_length
 from benchmarks.reproduction.verdicts import Claim, claims, model_of, objective
-from rlzoo.compare.diagnostics import length_range
+from rlzoo.compare.reporting.diagnostics import length_range
 
 HEAD = """# What the GSPO paper claims, at our scale
 

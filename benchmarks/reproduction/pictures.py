@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from rlzoo.compare import charts
-from rlzoo.compare.diagnostics import length_range, middle, middles
-from rlzoo.compare.measures import Curve
+from rlzoo.compare.reporting import charts
+from rlzoo.compare.reporting.diagnostics import length_range, middle, middles
+from rlzoo.compare.reporting.measures import Curve
 
 TITLES = {
     "claims": "Held-out accuracy: GRPO and GSPO, dense and MoE",

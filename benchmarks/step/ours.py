@@ -15,12 +15,12 @@ from torch import Tensor
 
 from benchmarks.step.workload import Meter, Work
 from rlzoo.algorithms import discover
-from rlzoo.data import PromptDataModule
 from rlzoo.models import DensePolicy, MoEPolicy
-from rlzoo.module import RLModule
 from rlzoo.rewards.base import Reward, Sample
 from rlzoo.rollout import NativeSampler
 from rlzoo.tasks.json_lines import JsonLines
+from rlzoo.training.data import PromptDataModule
+from rlzoo.training.module import RLModule
 from rlzoo.types import Rollouts, SamplingParams
 
 DTYPES: dict[str, Any] = {"fp32": "float32", "autocast": "float32", "bf16": "bfloat16"}

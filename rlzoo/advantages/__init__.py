@@ -19,10 +19,10 @@ from rlzoo.advantages.group import (
     LeaveOneOut,
     MaxRL,
 )
+from rlzoo.advantages.groups import Groups
 from rlzoo.advantages.pass_at_k import PassAtKAdvantage
 from rlzoo.advantages.reinforce_pp import ReinforcePP, ReinforcePPBaseline
 from rlzoo.errors import UserError, nearest
-from rlzoo.groups import Groups
 
 __all__ = [
     "ESTIMATORS",

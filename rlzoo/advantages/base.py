@@ -9,8 +9,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from rlzoo import ranks
-from rlzoo.groups import Groups
+from rlzoo import distributed
+from rlzoo.advantages.groups import Groups
 
 
 class Estimate(NamedTuple):
@@ -85,20 +85,20 @@ def whiten(values: Tensor, mask: Tensor) -> Tensor:
         (N, T), 0 where masked.
     """
     kept = torch.where(mask, values, 0.0).double()
-    count, total = ranks.sum_over_ranks(torch.stack([mask.sum().double(), kept.sum()]))
+    count, total = distributed.sum_over_ranks(torch.stack([mask.sum().double(), kept.sum()]))
     if count < 2:
         return torch.where(mask, values, 0.0)
     if _all_equal(kept, mask):
         return torch.zeros_like(values)
     centred = torch.where(mask, kept - total / count, 0.0)
-    variance = ranks.sum_over_ranks(centred.square().sum()) / (count - 1)
+    variance = distributed.sum_over_ranks(centred.square().sum()) / (count - 1)
     return (centred * torch.rsqrt(variance + 1e-8)).to(values.dtype)
 
 
 def _all_equal(values: Tensor, mask: Tensor) -> bool:
     mine = values[mask]
     extremes = (float(mine.min()), float(mine.max())) if len(mine) else None
-    found = [pair for pair in ranks.gather_objects(extremes) if pair is not None]
+    found = [pair for pair in distributed.gather_objects(extremes) if pair is not None]
     return bool(min(low for low, _ in found) >= max(high for _, high in found))
 
 

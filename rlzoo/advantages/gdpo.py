@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlzoo.advantages.base import Advantage, Estimate, Outcome
 from rlzoo.advantages.group import STD_FLOOR, Gathered, batch_moments, to_tokens
-from rlzoo.groups import Groups
+from rlzoo.advantages.groups import Groups
 
 
 class GDPO(Advantage):

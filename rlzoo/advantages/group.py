@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rlzoo import ranks
+from rlzoo import distributed
 from rlzoo.advantages.base import Advantage, Estimate, Outcome
+from rlzoo.advantages.groups import Groups
 from rlzoo.errors import UserError
-from rlzoo.groups import Groups
 
 STD_FLOOR = 1e-4
 """Added to a standard deviation before dividing by it."""
@@ -25,9 +25,9 @@ class Gathered:
     """
 
     def __init__(self, *columns: Tensor) -> None:
-        parts = ranks.gather_objects(tuple(column.cpu() for column in columns))
+        parts = distributed.gather_objects(tuple(column.cpu() for column in columns))
         self.columns = [torch.cat(column) for column in zip(*parts, strict=True)]
-        start = sum(len(part[0]) for part in parts[: ranks.rank()])
+        start = sum(len(part[0]) for part in parts[: distributed.rank()])
         self._mine = slice(start, start + len(columns[0]))
         self._device = columns[0].device
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from rlzoo.advantages.group import GroupAdvantage
+from rlzoo.advantages.groups import Groups
 from rlzoo.errors import UserError
-from rlzoo.groups import Groups
 
 
 class PassAtKAdvantage(GroupAdvantage):

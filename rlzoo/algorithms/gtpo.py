@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlzoo.algorithms.base import Algorithm, Surrogate, Unit
-from rlzoo.ops import Aggregation, masked_mean, score_ratio, shared_runs
+from rlzoo.ops import Aggregation, masked_mean, score_ratio
 from rlzoo.types import PolicyBatch
 
 
@@ -57,3 +57,34 @@ class GTPO(Algorithm):
         weight = (base**runs).to(ratio.dtype) * (entropy <= self.entropy_cap)
         objective = (batch.advantages - self.entropy_penalty * entropy) * weight * ratio
         return Surrogate(objective, (entropy > self.entropy_cap).expand_as(batch.mask))
+
+
+def shared_runs(token_ids: Tensor, mask: Tensor, group_ids: Tensor, sign: Tensor) -> Tensor:
+    """Count the runs that a token is in: of tokens that good and bad answers to a prompt share.
+
+    A run goes from an answer's start, or back from its end, for as long as every token stands at
+    the same place of a positive and of a negative answer of the group.
+
+    Source: GTPO, arXiv 2508.03772.
+
+    Args:
+        token_ids: (N, T) long.
+        mask: (N, T) bool, right-padded.
+        group_ids: (N,) long.
+        sign: (N, 1), 1 for a good answer, -1 for a bad one, 0 for neither.
+
+    Returns:
+        (N, T) long, 0 to 2.
+    """
+    place = torch.arange(mask.shape[1], device=mask.device)
+    mirror = (mask.sum(-1, keepdim=True) - 1 - place).clamp(min=0)
+    ids = torch.where(mask, token_ids, 0)
+    runs = []
+    for order in (place.expand_as(mask), mirror):
+        at_place = (group_ids[:, None] * len(place) + place) * (ids.max() + 1)
+        _, same = torch.unique(at_place + ids.gather(1, order), return_inverse=True)
+        seen = [same[mask & (sign == side)].bincount(minlength=same.numel()) for side in (1, -1)]
+        shared = (seen[0] > 0) & (seen[1] > 0)
+        run = (shared[same] & mask & (sign != 0)).long().cumprod(-1)
+        runs.append(torch.where(mask, run.gather(1, order), 0))
+    return runs[0] + runs[1]

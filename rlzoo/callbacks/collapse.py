@@ -13,7 +13,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
 
-from rlzoo import ranks
+from rlzoo import distributed
 from rlzoo.callbacks.checkpoint import IterationCheckpoint, run_folder
 from rlzoo.callbacks.collapse_rules import CollapseRule, default_rules
 from rlzoo.callbacks.snapshot import Snapshot, optimizer_of
@@ -104,7 +104,7 @@ class CollapseMonitor(Callback):
         watched = {name for rule in self.rules for name in rule.watches}
         self.history.append({k: float(v) for k, v in module.means.items() if k in watched})
         # Every rank has the same metrics; one decision leaves no doubt.
-        verdicts = ranks.broadcast_object(self._judge())
+        verdicts = distributed.broadcast_object(self._judge())
         self.streaks = [
             streak + 1 if verdict else 0
             for streak, verdict in zip(self.streaks, verdicts, strict=True)

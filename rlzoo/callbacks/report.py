@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from rlzoo.callbacks.checkpoint import run_folder
-from rlzoo.callbacks.experts import write_loads
+from rlzoo.callbacks.expert_loads import write_loads
 from rlzoo.callbacks.plots import reward_plot
 from rlzoo.errors import UserError
-from rlzoo.startup import total_iterations
+from rlzoo.training.startup import total_iterations
 
 log = logging.getLogger("rlzoo")
 

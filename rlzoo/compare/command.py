@@ -17,12 +17,12 @@ from typing import Any, NoReturn, TextIO
 from rich.console import Console
 from rich.table import Table
 
-from rlzoo.compare import matrix
-from rlzoo.compare.matrix import Comparison
-from rlzoo.compare.plan import Settle, first_rollouts, plan
-from rlzoo.compare.progress import watching
-from rlzoo.compare.runs import Run, write_json
-from rlzoo.compare.schedule import execute
+from rlzoo.compare.running import matrix
+from rlzoo.compare.running.matrix import Comparison
+from rlzoo.compare.running.plan import Settle, first_rollouts, plan
+from rlzoo.compare.running.progress import watching
+from rlzoo.compare.running.run_process import Run, write_json
+from rlzoo.compare.running.schedule import execute
 from rlzoo.errors import UserError, nearest
 
 
@@ -111,7 +111,7 @@ def compare(args: Sequence[str], settle: Settle) -> None:
     if given.report_only and given.config is None and given.algorithms is None:
         if given.output_dir is None:
             raise UserError("--report_only: give --output_dir, or the --config of the comparison")
-        from rlzoo.compare.report import write_report
+        from rlzoo.compare.reporting.report import write_report
 
         print(f"report: {write_report(Path(given.output_dir))}")
         return
@@ -239,7 +239,7 @@ def show_plan(comparison: Comparison, runs: Sequence[Run]) -> None:
 
 def conclude(comparison: Comparison, runs: Sequence[Run]) -> None:
     """Write compare.json and the report."""
-    from rlzoo.compare.report import write_report
+    from rlzoo.compare.reporting.report import write_report
 
     check = first_rollouts(runs)
     contents = {

@@ -15,15 +15,7 @@ from rlzoo.errors import UserError
 from rlzoo.inspect.frozen import Frozen, LoadPolicy, Run, freeze, move, rebuild
 from rlzoo.inspect.gradients import cosines, gradients
 from rlzoo.inspect.picture import draw
-from rlzoo.inspect.tokens import (
-    Chosen,
-    choose,
-    find,
-    look,
-    ratio_summary,
-    settings_of,
-    summary,
-)
+from rlzoo.inspect.tokens import Chosen, choose, find, look, ratio_summary, settings_of, summary
 from rlzoo.inspect.words import show
 
 DEFAULT = ("GRPO", "GSPO", "CISPO")

@@ -14,14 +14,14 @@ from jsonargparse import ArgumentParser
 from torch import Tensor
 
 from rlzoo.advantages import Advantage, GroupNormalized, Outcome
-from rlzoo.batching import micro_batches
-from rlzoo.data import PromptDataModule, PromptDataset, collate
 from rlzoo.errors import UserError
-from rlzoo.experience import Scored, score, score_rows
-from rlzoo.masters import stepped, with_masters
 from rlzoo.models.base import Policy
-from rlzoo.module import RLModule
 from rlzoo.ops import Denominators, aggregation_weights, token_ratio
+from rlzoo.strategies.master_weights import stepped, with_masters
+from rlzoo.training.data import PromptDataModule, PromptDataset, collate
+from rlzoo.training.experience import Scored, score, score_rows
+from rlzoo.training.minibatches import micro_batches
+from rlzoo.training.module import RLModule
 from rlzoo.types import Experience, Rollouts, Sequences
 
 LoadPolicy = Callable[[str], Policy]

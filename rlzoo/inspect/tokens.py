@@ -15,9 +15,9 @@ from rlzoo.advantages import Advantage, GroupNormalized, default_advantage
 from rlzoo.algorithms import Algorithm, discover
 from rlzoo.errors import UserError, nearest
 from rlzoo.inspect.frozen import Frozen
-from rlzoo.learner import Learner
-from rlzoo.objective import policy_loss
+from rlzoo.objective.loss import policy_loss
 from rlzoo.ops import Aggregation, aggregation_weights, masked_mean, masked_sum
+from rlzoo.training.learner import Learner
 from rlzoo.types import PolicyBatch
 
 SUPPLIED = frozenset({"rollout_log_probs", "entropy", "group_ids", "token_ids"})

@@ -3,6 +3,6 @@
 from rlzoo.models.base import Policy
 from rlzoo.models.critic import Critic, SeparateCritic, SharedCritic
 from rlzoo.models.dense import DensePolicy
-from rlzoo.models.moe import MoEPolicy
+from rlzoo.models.moe.policy import MoEPolicy
 
 __all__ = ["Critic", "DensePolicy", "MoEPolicy", "Policy", "SeparateCritic", "SharedCritic"]

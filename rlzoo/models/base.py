@@ -12,14 +12,15 @@ from torch import Tensor
 from typing_extensions import Self
 
 from rlzoo.errors import UserError
-from rlzoo.models import scoring, tokenization
-from rlzoo.models.adapters import check_lora
-from rlzoo.models.feeding import Feed, PaddedFeed, choose
-from rlzoo.models.layout import Layout, response_slots
-from rlzoo.models.source import Source
+from rlzoo.models import scoring
+from rlzoo.models.feeding.feeds import Feed, PaddedFeed, choose
+from rlzoo.models.feeding.layout import Layout, response_slots
+from rlzoo.models.loading import tokenization
+from rlzoo.models.loading.lora import check_lora
+from rlzoo.models.loading.source import Source
 from rlzoo.models.weights import Weights
-from rlzoo.routes import RouterSettings, RouterSizes
 from rlzoo.types import Scores, Sequences
+from rlzoo.types.expert_choices import RouterSettings, RouterSizes
 
 log = logging.getLogger("rlzoo")
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
-from rlzoo.models.layout import Layout, padded
+from rlzoo.models.feeding.layout import Layout, padded
 from rlzoo.models.scoring import hidden_states, scatter
 from rlzoo.types import Sequences
 

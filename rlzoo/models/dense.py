@@ -6,7 +6,7 @@ from typing import Any
 
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
-from rlzoo.models.moe import num_experts
+from rlzoo.models.moe.policy import num_experts
 
 
 class DensePolicy(Policy):

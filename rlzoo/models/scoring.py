@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rlzoo.models import attention, flexible, varlen
-from rlzoo.models.layout import Layout
+from rlzoo.models.feeding import dense_attention, flash_attention, flex_attention
+from rlzoo.models.feeding.layout import Layout
 
 CHUNK_FLOATS = 3 * 2**22
 Head = Callable[[Tensor], Tensor]
@@ -68,10 +68,10 @@ def hidden_states(trunk: Any, layout: Layout) -> Tensor:
     kwargs: dict[str, Any] = {"use_cache": False}
     if accepts(trunk, "position_ids"):
         kwargs["position_ids"] = layout.position_ids
-    if layout.segments is not None and trunk.config._attn_implementation == flexible.NAME:
-        kwargs["attention_mask"] = flexible.block_mask(layout)
+    if layout.segments is not None and trunk.config._attn_implementation == flex_attention.NAME:
+        kwargs["attention_mask"] = flex_attention.block_mask(layout)
     elif layout.segments is not None:
-        if trunk.config._attn_implementation not in (attention.NAME, varlen.NAME):
+        if trunk.config._attn_implementation not in (dense_attention.NAME, flash_attention.NAME):
             raise RuntimeError("the decoder was not prepared for sequences in one line")
         kwargs["segments"] = layout.segments
         # Four dimensions are taken as they are: nothing l x l is built.

@@ -15,12 +15,12 @@ from typing_extensions import Self
 
 from rlzoo.errors import UserError
 from rlzoo.models import scoring
-from rlzoo.models.adapters import add_adapters
-from rlzoo.models.configs import noise
-from rlzoo.models.feeding import take_segments
+from rlzoo.models.feeding.feeds import take_segments
 from rlzoo.models.head import linear_log_probs, plain_weight
+from rlzoo.models.loading.configs import noise
+from rlzoo.models.loading.lora import add_adapters
+from rlzoo.models.loading.source import Source
 from rlzoo.models.scoring import logit_transform
-from rlzoo.models.source import Source
 
 
 class Weights(nn.Module, ABC):

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlzoo.errors import UserError, nearest
 from rlzoo.rewards.base import Reward, Sample
-from rlzoo.rewards.scoring import one_line
+from rlzoo.rewards.contract import one_line
 
 _ROW = ("completion", "prompt", "answer", "terminated", "num_tokens", "row")
 _BATCH = {

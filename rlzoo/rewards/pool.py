@@ -16,7 +16,7 @@ from typing import Any
 
 from rlzoo.errors import UserError
 from rlzoo.rewards.base import Reward, Sample
-from rlzoo.rewards.scoring import Failure, Outcome, attempt, one_line, portable, restored
+from rlzoo.rewards.contract import Failure, Outcome, attempt, one_line, portable, restored
 from rlzoo.rewards.spawn import spawn_context
 
 START_SECONDS = 30.0

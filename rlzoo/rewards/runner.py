@@ -10,8 +10,8 @@ from typing import Any
 
 from rlzoo.errors import UserError
 from rlzoo.rewards.base import Reward, Sample, require_number
+from rlzoo.rewards.contract import Failure, Outcome, attempt
 from rlzoo.rewards.pool import WorkerPool, default_workers
-from rlzoo.rewards.scoring import Failure, Outcome, attempt
 
 logger = logging.getLogger(__name__)
 

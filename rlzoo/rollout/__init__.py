@@ -1,9 +1,9 @@
 """Sampling answers."""
 
 from rlzoo.rollout.base import Sampler
-from rlzoo.rollout.engines import ColocatedVLLM, Engine
 from rlzoo.rollout.native import NativeSampler
-from rlzoo.rollout.server import VLLMServer
-from rlzoo.rollout.vllm import VLLMSampler
+from rlzoo.rollout.vllm.engine import ColocatedVLLM, Engine
+from rlzoo.rollout.vllm.sampler import VLLMSampler
+from rlzoo.rollout.vllm.server import VLLMServer
 
 __all__ = ["ColocatedVLLM", "Engine", "NativeSampler", "Sampler", "VLLMSampler", "VLLMServer"]

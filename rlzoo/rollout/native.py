@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlzoo import ranks
+from rlzoo import distributed
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
 from rlzoo.rollout.base import Sampler, check_request
-from rlzoo.rollout.choice import decoder_for
-from rlzoo.rollout.decoders import Decoder
-from rlzoo.rollout.drawing import draw
-from rlzoo.rollout.routes import Trace
+from rlzoo.rollout.decoding.choice import decoder_for
+from rlzoo.rollout.decoding.decoders import Decoder
+from rlzoo.rollout.decoding.expert_trace import Trace
+from rlzoo.rollout.decoding.token_choice import draw
 from rlzoo.types import Prompts, Rollouts, SamplingParams
 
 _PREFILL_TOKENS = 16384
@@ -178,7 +178,7 @@ class _Run:
             busy = bool(len(self.rows) or self.waiting)
             anyone = busy
             if self.policy.lockstep:
-                anyone = ranks.any_over_ranks(busy, self.policy.device)
+                anyone = distributed.any_over_ranks(busy, self.policy.device)
             if not anyone:
                 return
             if not busy:

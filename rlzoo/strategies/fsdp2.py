@@ -17,7 +17,7 @@ from rlzoo.models.base import Policy
 from rlzoo.types import Sequences
 
 if TYPE_CHECKING:
-    from rlzoo.module import RLModule
+    from rlzoo.training.module import RLModule
 
 
 class FSDP2Strategy(ModelParallelStrategy):

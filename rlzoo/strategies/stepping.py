@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlzoo.masters import stepped
-from rlzoo.passes import predict
+from rlzoo.models.forward import predict
 from rlzoo.strategies.fsdp2 import whole
+from rlzoo.strategies.master_weights import stepped
 
 if TYPE_CHECKING:
-    from rlzoo.module import RLModule
+    from rlzoo.training.module import RLModule
 
 
 def is_engine(model: Any) -> bool:

@@ -10,9 +10,10 @@ import torch
 
 from rlzoo import algorithms as zoo
 from rlzoo.advantages import GroupCentered, Groups, LeaveOneOut
+from rlzoo.algorithms.gtpo import shared_runs
 from rlzoo.errors import UserError
-from rlzoo.objective import policy_loss
-from rlzoo.ops import Denominators, product_ratio, sequence_ratio, shared_runs
+from rlzoo.objective.loss import policy_loss
+from rlzoo.ops import Denominators, product_ratio, sequence_ratio
 from rlzoo.types import PolicyBatch
 
 MISC = json.loads((Path(__file__).parent.parent / "golden" / "objectives.json").read_text())["misc"]

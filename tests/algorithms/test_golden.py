@@ -21,7 +21,7 @@ from rlzoo.advantages import (
     whiten,
 )
 from rlzoo.algorithms import discover
-from rlzoo.objective import KLPenalty, policy_loss, value_loss
+from rlzoo.objective.loss import KLPenalty, policy_loss, value_loss
 from rlzoo.ops import Denominators, aggregation_weights, out_of_band
 from rlzoo.types import PolicyBatch
 

@@ -14,7 +14,7 @@ import rlzoo
 from rlzoo import algorithms
 from rlzoo.algorithms import Algorithm
 from rlzoo.errors import UserError
-from rlzoo.objective import policy_loss
+from rlzoo.objective.loss import policy_loss
 from rlzoo.ops import Denominators
 from rlzoo.types import PolicyBatch
 
@@ -207,7 +207,7 @@ def test_one_objective_is_one_short_file(path):
 
 def test_objectives_load_neither_lightning_nor_transformers():
     code = (
-        "import sys, rlzoo.algorithms, rlzoo.objective, rlzoo.advantages, rlzoo.batching;"
+        "import sys, rlzoo.algorithms, rlzoo.objective.loss, rlzoo.advantages, rlzoo.training.minibatches;"
         "print([m for m in ('lightning', 'pytorch_lightning', 'transformers') if m in sys.modules])"
     )
     root = str(PACKAGE.parent)

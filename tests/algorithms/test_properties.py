@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from rlzoo.algorithms import discover
-from rlzoo.objective import KLPenalty, policy_loss
+from rlzoo.objective.loss import KLPenalty, policy_loss
 from rlzoo.ops import Denominators, aggregation_weights
-from rlzoo.stats import Stats
 from rlzoo.types import PolicyBatch
+from rlzoo.types.stats import Stats
 
 LENGTHS = (5, 1, 3, 0, 4, 2)  # ragged, one answer empty
 GROUPS = (0, 0, 1, 1, 2, 2)

@@ -10,9 +10,10 @@ import pytest
 import yaml
 from tiny_runs import configuration, rlzoo
 
-from rlzoo import __version__, cli
+from rlzoo import __version__
 from rlzoo.algorithms import discover
-from rlzoo.sizing.known import KNOWN
+from rlzoo.cli import main
+from rlzoo.plan.known import KNOWN
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -43,7 +44,7 @@ def built(tmp_path):
 
     def build(*files):
         args = [word for file in files for word in ("--config", str(file))]
-        with mock.patch.object(cli.RLCLI, "_run_subcommand") as start:
+        with mock.patch.object(main.RLCLI, "_run_subcommand") as start:
             run = rlzoo(tmp_path, "fit", *args, weights=False)
         assert run.code == 0, run.err
         start.assert_called_once()
@@ -87,7 +88,7 @@ def test_there_are_configurations():
 def test_every_comparison_is_planned(monkeypatch, capsys, file):
     """Each run's settings are read and checked as fit does."""
     monkeypatch.chdir(ROOT)
-    cli.main(["compare", "--config", str(file), "--dry_run"])
+    main.main(["compare", "--config", str(file), "--dry_run"])
     given = FILES[file]
     axes = [len(values) for values in given.get("axes", {}).values()]
     runs = len(given["algorithms"]) * len(given["seeds"]) * math.prod(axes)

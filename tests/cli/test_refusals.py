@@ -9,9 +9,9 @@ import pytest
 import yaml
 from tiny_runs import REMOVE, configuration, fit, jsonl, reward, rlzoo
 
-from rlzoo.checks import check_trainer
 from rlzoo.errors import UserError
 from rlzoo.strategies import FSDP2Strategy
+from rlzoo.training.checks import check_trainer
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -354,7 +354,7 @@ def test_reward_that_breaks_its_contract(tmp_path, function, parts, sanity):
 def test_a_real_process_prints_one_line_and_exits_with_2(tmp_path):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(configuration({"model.group_sze": 3})))
     done = subprocess.run(
-        [sys.executable, "-m", "rlzoo.cli", "fit", "--config", "config.yaml"],
+        [sys.executable, "-m", "rlzoo", "fit", "--config", "config.yaml"],
         cwd=tmp_path,
         check=False,
         capture_output=True,

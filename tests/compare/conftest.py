@@ -3,7 +3,7 @@
 import pytest
 from synthetic import write_all
 
-from rlzoo.compare.report import write_report
+from rlzoo.compare.reporting.report import write_report
 
 
 @pytest.fixture(scope="session")

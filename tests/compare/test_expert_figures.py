@@ -5,9 +5,9 @@ import json
 import pytest
 from synthetic import write_run
 
-from rlzoo.compare.collect import collect
-from rlzoo.compare.report import write_report
-from rlzoo.compare.routing import loads
+from rlzoo.compare.reporting.collect import collect
+from rlzoo.compare.reporting.expert_figures import loads
+from rlzoo.compare.reporting.report import write_report
 
 
 def with_experts(root, variant, seed, even):

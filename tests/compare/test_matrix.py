@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parents[1] / "integration"))
 
 from tiny_runs import configuration, rlzoo
 
-from rlzoo.compare import matrix, plan
+from rlzoo.compare.running import matrix, plan
 from rlzoo.errors import UserError
 
 pytestmark = pytest.mark.timeout(60)

@@ -9,15 +9,15 @@ import re
 import pytest
 from synthetic import VARIANTS, line, write_all, write_run
 
-from rlzoo.compare import charts, measures
-from rlzoo.compare.collect import Run, collect, same_start
-from rlzoo.compare.diagnostics import length_range, middles, spread_by_length
-from rlzoo.compare.figures import signed
-from rlzoo.compare.measures import Curve
-from rlzoo.compare.page import Table
-from rlzoo.compare.report import first_rollouts, write_report
-from rlzoo.compare.results import comparable, evaluate, score
-from rlzoo.compare.sentences import caveats, corrections, headline, number, verdict
+from rlzoo.compare.reporting import charts, measures
+from rlzoo.compare.reporting.collect import Run, collect, same_start
+from rlzoo.compare.reporting.diagnostics import length_range, middles, spread_by_length
+from rlzoo.compare.reporting.figures import signed
+from rlzoo.compare.reporting.measures import Curve
+from rlzoo.compare.reporting.page import Table
+from rlzoo.compare.reporting.report import first_rollouts, write_report
+from rlzoo.compare.reporting.results import comparable, evaluate, score
+from rlzoo.compare.reporting.sentences import caveats, corrections, headline, number, verdict
 from rlzoo.errors import UserError
 
 GSPO = "GSPO-clip_low0.003"

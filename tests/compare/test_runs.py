@@ -18,8 +18,10 @@ sys.path.append(str(Path(__file__).parents[1] / "integration"))
 
 from tiny_runs import configuration, rlzoo
 
-from rlzoo import cli
-from rlzoo.compare import command, plan, report, runs, schedule
+from rlzoo.cli import main
+from rlzoo.compare import command
+from rlzoo.compare.reporting import report
+from rlzoo.compare.running import plan, run_process, schedule
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -133,7 +135,7 @@ def reported(monkeypatch):
 @pytest.fixture(scope="module")
 def settle():
     """What the command line does with arguments of fit, once for the same ones."""
-    known, real = {}, cli.settle
+    known, real = {}, main.settle
 
     def call(args):
         key = json.dumps([Path(args[1]).read_text(), args[2:]])
@@ -148,8 +150,8 @@ def settle():
 def fake(tmp_path, monkeypatch, reported, settle):
     """Comparisons whose runs are processes that only pretend to train, two iterations each."""
     (tmp_path / "fake.py").write_text(FAKE)
-    monkeypatch.setattr(runs, "FIT", (sys.executable, "-S", str(tmp_path / "fake.py")))
-    monkeypatch.setattr(cli, "settle", settle)
+    monkeypatch.setattr(run_process, "FIT", (sys.executable, "-S", str(tmp_path / "fake.py")))
+    monkeypatch.setattr(main, "settle", settle)
     write(tmp_path, iterations=2)
 
     def call(*args, **does):
@@ -417,7 +419,7 @@ def test_a_resumed_run_is_the_straight_run(killed):
 def test_what_was_done_is_not_made_again(killed):
     folder, _, _, _, _, second = killed
     assert "1 of 2 runs are done already" in second.out
-    assert (place(folder, "GRPO-seed0") / "log.txt").read_text().count("rlzoo.cli fit") == 1
+    assert (place(folder, "GRPO-seed0") / "log.txt").read_text().count("rlzoo fit") == 1
     assert set(statuses(folder).values()) == {"done"}
 
 
@@ -468,7 +470,9 @@ def test_force_redoes_what_changed_and_nothing_else(killed, monkeypatch):
 
 def made(tmp_path, iterations=6, **settings):
     cell = plan.matrix.cells(plan.matrix.build({"base": "b", "algorithms": ["GRPO"]}))[0]
-    run = runs.Run(cell, [], runs.flat({"trainer": settings}), iterations, None, tmp_path / "run")
+    run = run_process.Run(
+        cell, [], run_process.flat({"trainer": settings}), iterations, None, tmp_path / "run"
+    )
     (run.folder / "checkpoints").mkdir(parents=True)
     return run
 
@@ -537,5 +541,5 @@ def test_half_a_line_is_read_when_it_is_whole(tmp_path):
 
 def test_settings_that_change_no_figure_are_left_out():
     settings = {"trainer": {"logger": {"a": 1}, "x": None, "y": []}, "ckpt_path": "p", "seed": 1}
-    assert runs.flat(settings) == {"trainer.y": [], "seed": 1}
-    assert runs.flat({"a": [{"b": None, "c": 1}], "d": [2]}) == {"a.0.c": 1, "d": [2]}
+    assert run_process.flat(settings) == {"trainer.y": [], "seed": 1}
+    assert run_process.flat({"a": [{"b": None, "c": 1}], "d": [2]}) == {"a.0.c": 1, "d": [2]}

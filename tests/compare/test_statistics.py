@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rlzoo.compare.statistics import (
+from rlzoo.compare.reporting.statistics import (
     bootstrap_interval,
     detectable_effect,
     deviation,

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from rlzoo.algorithms import PPO
-from rlzoo.batching import check_divisible, micro_batches, minibatches, order
 from rlzoo.errors import UserError
-from rlzoo.models.feeding import SharedFeed
-from rlzoo.objective import policy_loss
-from rlzoo.stats import Stats
+from rlzoo.models.feeding.feeds import SharedFeed
+from rlzoo.objective.loss import policy_loss
+from rlzoo.training.minibatches import check_divisible, micro_batches, minibatches, order
 from rlzoo.types import Experience, PolicyBatch, Prompt, Prompts, Rollouts
+from rlzoo.types.stats import Stats
 
 
 def experience(prompt_lengths, lengths, group=1, positions=None):

@@ -14,8 +14,8 @@ from tiny_runs import fit, reward, rlzoo
 
 from rlzoo.advantages import ESTIMATORS
 from rlzoo.algorithms import GRPO
-from rlzoo.module import RLModule
-from rlzoo.stats import Stats
+from rlzoo.training.module import RLModule
+from rlzoo.types.stats import Stats
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -241,5 +241,5 @@ def test_what_is_chosen_survives_print_config(tmp_path):
     chosen = ["--model.corrections", json.dumps([{"class_path": "MaskedIS"}])]
     run = fit(tmp_path, QUIET, *chosen, "--print_config", weights=False)
     assert run.code == 0, run.err
-    assert "rlzoo.corrections.MaskedIS" in run.out
+    assert "rlzoo.objective.corrections.MaskedIS" in run.out
     assert "level: token" in run.out

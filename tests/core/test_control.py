@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from rlzoo.control import AdaptiveEntropy, AdaptiveKL, check_control, load_states, move
 from rlzoo.errors import UserError
+from rlzoo.training.control import AdaptiveEntropy, AdaptiveKL, check_control, load_states, move
 
 NAN = float("nan")
 

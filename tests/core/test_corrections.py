@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from rlzoo.algorithms import CISPO, GRPO, GSPO, PPO
-from rlzoo.corrections import (
+from rlzoo.errors import UserError
+from rlzoo.objective.corrections import (
     Correction,
     MaskedIS,
     OffPolicySequenceMask,
@@ -19,12 +20,11 @@ from rlzoo.corrections import (
     combined_weights,
     sampler_ratio,
 )
-from rlzoo.errors import UserError
-from rlzoo.experience import finish
-from rlzoo.objective import KLPenalty, policy_loss
+from rlzoo.objective.loss import KLPenalty, policy_loss
 from rlzoo.ops import Denominators
-from rlzoo.stats import Stats
+from rlzoo.training.experience import finish
 from rlzoo.types import PolicyBatch
+from rlzoo.types.stats import Stats
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "objectives.json").read_text())
 NAN = float("nan")

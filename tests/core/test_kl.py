@@ -8,7 +8,7 @@ import torch
 from rlzoo.advantages import GAE, GroupNormalized, Outcome, token_rewards
 from rlzoo.algorithms import GRPO
 from rlzoo.errors import UserError
-from rlzoo.objective import KLPenalty, policy_loss
+from rlzoo.objective.loss import KLPenalty, policy_loss
 from rlzoo.ops import Denominators, kl_penalty
 from rlzoo.types import PolicyBatch
 

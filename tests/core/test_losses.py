@@ -7,10 +7,10 @@ import torch
 
 from rlzoo.algorithms import CISPO, GRPO, GSPO, PPO
 from rlzoo.errors import UserError
-from rlzoo.objective import policy_loss
+from rlzoo.objective.loss import policy_loss
 from rlzoo.ops import Denominators, aggregation_weights, bounded_exp, sequence_ratio
-from rlzoo.stats import Stats
 from rlzoo.types import PolicyBatch
+from rlzoo.types.stats import Stats
 
 NAN = float("nan")
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from rlzoo import masters
-from rlzoo.masters import Master, stepped, with_masters
+from rlzoo.strategies import master_weights
+from rlzoo.strategies.master_weights import Master, stepped, with_masters
 
 RATE = 1e-6
 ADAM = partial(torch.optim.AdamW, lr=RATE, weight_decay=0.0)
@@ -114,8 +114,8 @@ def test_turns_do_not_change_a_step(rule, monkeypatch):
     make = partial(getattr(torch.optim, rule), lr=1e-2)
     ends = []
     for size in (2**24, 8):
-        monkeypatch.setattr(masters, "_TURN", size)
-        monkeypatch.setattr(masters, "_ADDED", 5 if size == 8 else 2**20)
+        monkeypatch.setattr(master_weights, "_TURN", size)
+        monkeypatch.setattr(master_weights, "_ADDED", 5 if size == 8 else 2**20)
         net = model(torch.bfloat16)
         net[1] = nn.Sequential(nn.Tanh(), nn.Linear(8, 8), nn.Tanh())
         net.bfloat16()
@@ -126,7 +126,7 @@ def test_turns_do_not_change_a_step(rule, monkeypatch):
 
 
 def test_a_rule_of_somebody_else_sees_all_parameters_at_once(monkeypatch):
-    monkeypatch.setattr(masters, "_TURN", 1)
+    monkeypatch.setattr(master_weights, "_TURN", 1)
     net = model(torch.bfloat16)
     net[2].bfloat16()
     optimizer = train(net, partial(with_masters, partial(TogetherSGD, lr=1e-2)), 1)

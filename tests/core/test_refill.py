@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from rlzoo.experience import Scored
-from rlzoo.refill import DynamicSampling, silent, substitute
-from rlzoo.stats import Stats
+from rlzoo.filters.dynamic_sampling import DynamicSampling, silent, substitute
+from rlzoo.training.experience import Scored
 from rlzoo.types import Prompt, Prompts, Rollouts
+from rlzoo.types.stats import Stats
 
 G, T = 2, 3
 

@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from rlzoo.spread import finish_spread, spread_stats
-from rlzoo.stats import Stats
+from rlzoo.objective.ratio_stats import finish_spread, spread_stats
+from rlzoo.types.stats import Stats
 
 
 def test_token_and_sequence_spread_by_hand():

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rlzoo.experience import Scored, finish, reward_stats, rollout_stats
-from rlzoo.stats import Stats
+from rlzoo.training.experience import Scored, finish, reward_stats, rollout_stats
 from rlzoo.types import Prompt, Prompts, Rollouts
+from rlzoo.types.stats import Stats
 
 
 def test_log_02_a_loss_weighs_updates_and_not_micro_batches():

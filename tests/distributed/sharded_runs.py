@@ -68,9 +68,9 @@ def counted(policy):
 
 def perform(job):
     """Run one job in this process."""
-    from rlzoo import cli
+    from rlzoo.cli import main
     from rlzoo.errors import UserError
-    from rlzoo.module import RLModule
+    from rlzoo.training.module import RLModule
 
     os.chdir(job["folder"])
     os.environ["RECORD"] = str(Path(job["folder"]) / "seen")
@@ -86,7 +86,7 @@ def perform(job):
     RLModule.on_fit_start = watch
     sys.modules.pop("recording", None)
     try:
-        run = cli.lightning_command(job["args"])
+        run = main.lightning_command(job["args"])
     except UserError as error:
         return {"refused": str(error)}
     finally:
@@ -101,10 +101,10 @@ def main(file):
 
     torch.set_num_threads(1)
     sys.path.insert(0, "")
-    from rlzoo import cli
+    from rlzoo.cli import main
 
-    cli.quiet()
-    cli.switching.install()
+    main.quiet()
+    main.switching.install()
     jobs = json.loads(Path(file).read_text())
     found = []
     for job in jobs:

@@ -11,22 +11,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rlzoo import ranks
-from rlzoo.advantages import (
-    GAE,
-    GroupCentered,
-    GroupNormalized,
-    LeaveOneOut,
-    Outcome,
-    whiten,
-)
+from rlzoo import distributed
+from rlzoo.advantages import GAE, GroupCentered, GroupNormalized, LeaveOneOut, Outcome, whiten
 from rlzoo.algorithms import PPO, discover
-from rlzoo.batching import micro_batches, minibatches
-from rlzoo.objective import KLPenalty, policy_loss, value_loss
+from rlzoo.objective.loss import KLPenalty, policy_loss, value_loss
 from rlzoo.ops import Aggregation, Denominators
 from rlzoo.rollout import NativeSampler
-from rlzoo.stats import Stats
+from rlzoo.training.minibatches import micro_batches, minibatches
 from rlzoo.types import Experience, PolicyBatch, Prompt, Prompts, Rollouts, SamplingParams
+from rlzoo.types.stats import Stats
 
 WORLD, P, G, T = 2, 4, 2, 12
 LENGTHS = (1, 12, 3, 2, 0, 7, 12, 5)  # answers, in the order of the prompts: uneven over ranks
@@ -82,10 +75,10 @@ def cut(experience, count=2, budget=34, epochs=2, unit="row"):
 
 def average(gradient):
     """What DDP does, then what the strategies undo."""
-    if ranks.world_size() > 1:
+    if distributed.world_size() > 1:
         dist.all_reduce(gradient)
-        gradient /= ranks.world_size()
-    return gradient * ranks.world_size()
+        gradient /= distributed.world_size()
+    return gradient * distributed.world_size()
 
 
 def gradient_of(algorithm, fields, mask, rows, denominators, stats, **settings):
@@ -142,8 +135,8 @@ def steps_of(name, aggregation, rank, world):
             )
             total += loss
             gradient = gradient + grad
-        loss = ranks.sum_over_ranks(torch.tensor(total, dtype=torch.float64)).item()
-        found.append((loss, average(gradient), ranks.merge_stats(stats).means()))
+        loss = distributed.sum_over_ranks(torch.tensor(total, dtype=torch.float64)).item()
+        found.append((loss, average(gradient), distributed.merge_stats(stats).means()))
     return found
 
 
@@ -189,10 +182,10 @@ def two_rank_losses(rank, world):
     )
     local = losses[mine][batch.mask].mean()
     return {
-        "loss": ranks.sum_over_ranks(loss.detach()).item(),
+        "loss": distributed.sum_over_ranks(loss.detach()).item(),
         "gradient": average(theta.grad).item(),
-        "value": ranks.sum_over_ranks(critic.detach()).item(),
-        "mean of means": (ranks.sum_over_ranks(local) / world).item(),
+        "value": distributed.sum_over_ranks(critic.detach()).item(),
+        "mean of means": (distributed.sum_over_ranks(local) / world).item(),
     }
 
 
@@ -263,7 +256,7 @@ class Sharded:
 
     def step(self, input_ids, attention_mask, position_ids, cache):
         self.forwards += 1
-        ranks.sum_over_ranks(torch.ones(3))
+        distributed.sum_over_ranks(torch.ones(3))
         following = (input_ids[:, -1] - 1).clamp_min(1)
         return torch.full((len(input_ids), 50), -1e4).scatter(-1, following[:, None], 0.0)
 
@@ -299,8 +292,8 @@ def everything(rank, world):
         },
         "losses": two_rank_losses(rank, world),
         "advantages": advantages_of(rank, world),
-        "stats": ranks.merge_stats(stats).means(),
-        "broadcast": ranks.gather_objects(("from", rank)),
+        "stats": distributed.merge_stats(stats).means(),
+        "broadcast": distributed.gather_objects(("from", rank)),
         "lockstep": lockstep(rank, world),
         "uneven": uneven(rank, world) if world > 1 else None,
     }

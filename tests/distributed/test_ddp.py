@@ -95,7 +95,7 @@ def two_processes(folder, changes, strategy=("ddp",), *args):
     write(folder, changes)
     command = ["fit", "--config", "config.yaml", "--trainer.devices", "2", *args]
     child = subprocess.Popen(
-        [sys.executable, "-m", "rlzoo.cli", *command, "--trainer.strategy", *strategy],
+        [sys.executable, "-m", "rlzoo", *command, "--trainer.strategy", *strategy],
         cwd=folder,
         env={**os.environ, "RECORD": str(folder / "seen"), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

@@ -59,4 +59,4 @@ def run(command, folder, **environment):
 
 def rlzoo(*words):
     """Return the command line of rlzoo under this interpreter."""
-    return [sys.executable, "-m", "rlzoo.cli", *words]
+    return [sys.executable, "-m", "rlzoo", *words]

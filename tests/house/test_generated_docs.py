@@ -12,7 +12,7 @@ from repository import ROOT
 from benchmarks.reproduction.page import render
 from benchmarks.reproduction.verdicts import claims
 from rlzoo.algorithms import CISPO, GRPO, GSPO, REINFORCE, discover
-from rlzoo.probe import clip_effect, gradient_weight, ratio_unit
+from rlzoo.objective.gradient_weight import clip_effect, gradient_weight, ratio_unit
 
 
 def test_pages_are_fresh():

@@ -9,9 +9,9 @@ from contextlib import redirect_stdout, suppress
 import pytest
 from repository import ONE_ITERATION, ROOT, fenced, read, rlzoo, run
 
-from rlzoo import cli
 from rlzoo.algorithms import discover
-from rlzoo.commands import COMMANDS
+from rlzoo.cli import main
+from rlzoo.cli.commands import COMMANDS
 
 README = read("README.md")
 PAGES = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
@@ -29,7 +29,7 @@ LINES = sorted({line for line in SHELL if line.startswith("rlzoo ")})
 def help_of(name):
     """Return the help of a command."""
     with redirect_stdout(io.StringIO()) as out, suppress(SystemExit):
-        cli.main([name, "--help"])
+        main.main([name, "--help"])
     return out.getvalue()
 
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from tiny_runs import rlzoo
 
-from rlzoo.commands import load_policy
+from rlzoo.cli.commands import load_policy
 from rlzoo.inspect.command import Request, examine
 from rlzoo.inspect.frozen import freeze, move, rebuild
 from rlzoo.inspect.gradients import dot, gradients
 from rlzoo.inspect.tokens import choose, find, look
-from rlzoo.objective import policy_loss
+from rlzoo.objective.loss import policy_loss
 from rlzoo.types import PolicyBatch
 
 pytestmark = pytest.mark.timeout(60)

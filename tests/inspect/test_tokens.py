@@ -8,10 +8,10 @@ import torch
 from rlzoo.advantages import GroupCentered, GroupNormalized
 from rlzoo.algorithms import GRPO, GSPO, discover
 from rlzoo.errors import UserError
-from rlzoo.experience import Scored
 from rlzoo.inspect.frozen import Frozen
 from rlzoo.inspect.gradients import Gradient, cosines, signal_to_noise
 from rlzoo.inspect.tokens import Chosen, effective_share, find, look, ratio_summary, summary
+from rlzoo.training.experience import Scored
 from rlzoo.types import Prompt, Prompts, Rollouts
 
 pytestmark = pytest.mark.timeout(30)

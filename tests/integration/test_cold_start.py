@@ -6,9 +6,9 @@ import pytest
 import torch
 from tiny_runs import QWEN, fit, jsonl, reward
 
-from rlzoo.coldstart import ColdStart
 from rlzoo.models import DensePolicy
 from rlzoo.tasks import DigitSorting, JsonLines
+from rlzoo.training.cold_start import ColdStart
 
 pytestmark = pytest.mark.timeout(60)
 

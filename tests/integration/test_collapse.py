@@ -265,7 +265,7 @@ def test_two_processes_roll_back_together(rolled_back, tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(configuration(changes | collapse("rollback", "entropy"))))
     child = subprocess.Popen(
-        [sys.executable, "-m", "rlzoo.cli", "fit", "--config", str(file)],
+        [sys.executable, "-m", "rlzoo", "fit", "--config", str(file)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

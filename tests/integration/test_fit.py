@@ -247,7 +247,7 @@ def test_rewards_that_all_abstain_train_nothing(tmp_path):
 def test_real_process_trains_without_noise(tmp_path):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(configuration()))
     done = subprocess.run(
-        [sys.executable, "-m", "rlzoo.cli", "fit", "--config", "config.yaml"],
+        [sys.executable, "-m", "rlzoo", "fit", "--config", "config.yaml"],
         cwd=tmp_path,
         check=False,
         capture_output=True,

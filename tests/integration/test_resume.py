@@ -8,8 +8,8 @@ import torch
 import yaml
 from tiny_runs import configuration, fit, reward, rlzoo
 
-from rlzoo.module import RLModule
-from rlzoo.state import collect_rng
+from rlzoo.training.checkpoint_state import collect_rng
+from rlzoo.training.module import RLModule
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -126,7 +126,7 @@ def test_resume_is_bit_exact(straight, tmp_path, name, done):
 def test_each_state_matters(straight, tmp_path):
     """The comparison sees it when a random state is not put back."""
     one = straight("ppo")
-    with mock.patch("rlzoo.module.restore_rng"):
+    with mock.patch("rlzoo.training.module.restore_rng"):
         path = str(one.run.checkpoint(4).resolve())
         two = Seen().record(tmp_path, EIGHT | SETUPS["ppo"], "--ckpt_path", path)
     assert two.steps[0][1] == one.steps[4][1]  # answers are keyed by their seed

@@ -9,8 +9,8 @@ import torch
 from tiny_runs import configuration, fit, reward
 
 from rlzoo.models.base import Policy
-from rlzoo.module import RLModule
-from rlzoo.stats import Stats
+from rlzoo.training.module import RLModule
+from rlzoo.types.stats import Stats
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import yaml
 
-from rlzoo import cli
+from rlzoo.cli import main
 from rlzoo.models.weights import Weights
 
 QWEN = {
@@ -164,7 +164,7 @@ def rlzoo(cwd: Path, *args: str, weights: bool = True) -> Run:
         weights: Whether the run may load weights; if not, loading them is a failure.
     """
     out, err, seen, code = io.StringIO(), io.StringIO(), [], 0
-    instantiate = cli.RLCLI.instantiate_classes
+    instantiate = main.RLCLI.instantiate_classes
 
     def record(self: Any) -> None:
         seen.append(self)
@@ -175,13 +175,13 @@ def rlzoo(cwd: Path, *args: str, weights: bool = True) -> Run:
         os.chdir(cwd)
         stack.enter_context(contextlib.redirect_stdout(out))
         stack.enter_context(contextlib.redirect_stderr(err))
-        stack.enter_context(mock.patch.object(cli.RLCLI, "instantiate_classes", record))
+        stack.enter_context(mock.patch.object(main.RLCLI, "instantiate_classes", record))
         if not weights:
             stack.enter_context(
                 mock.patch.object(Weights, "load", side_effect=AssertionError("weights loaded"))
             )
         try:
-            cli.main(list(args))
+            main.main(list(args))
         except SystemExit as error:
             code = int(error.code or 0)
     return Run(code, out.getvalue(), err.getvalue(), cwd, seen)

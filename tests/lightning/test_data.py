@@ -5,17 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlzoo.data import IterationSampler, PromptDataModule, RankBatches, collate
 from rlzoo.errors import UserError
 from rlzoo.tasks.base import Example, Task
+from rlzoo.training.data import IterationSampler, PromptDataModule, RankBatches, collate
 from rlzoo.types import Prompt
 
 
 @pytest.fixture
 def on_rank(monkeypatch):
     def put(rank, world):
-        monkeypatch.setattr("rlzoo.ranks.rank", lambda: rank)
-        monkeypatch.setattr("rlzoo.ranks.world_size", lambda: world)
+        monkeypatch.setattr("rlzoo.distributed.rank", lambda: rank)
+        monkeypatch.setattr("rlzoo.distributed.world_size", lambda: world)
 
     return put
 

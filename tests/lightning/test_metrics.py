@@ -6,7 +6,7 @@ from math import comb
 import pytest
 import torch
 
-from rlzoo.metrics import AverageAtK, PassAtK
+from rlzoo.training.held_out_metrics import AverageAtK, PassAtK
 
 
 def rows(*counts, n):

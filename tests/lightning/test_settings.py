@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rlzoo.errors import UserError
-from rlzoo.settings import Evaluation, Schedule, ValueSettings
-from rlzoo.state import collect_rng, restore_rng
+from rlzoo.training.checkpoint_state import collect_rng, restore_rng
+from rlzoo.training.settings import Evaluation, Schedule, ValueSettings
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 
 from rlzoo.algorithms import GRPO, GSPO, LUSPO
 from rlzoo.callbacks import Report
-from rlzoo.startup import _warn_of_noise
+from rlzoo.training.startup import _warn_of_noise
 
 
 def run_of(fractions, caplog):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tiny_models import build
 
-from rlzoo.models.caches import NAMES
+from rlzoo.models.loading.caches import NAMES
 
 MEASURE = """
 import sys, torch

@@ -5,18 +5,19 @@ import copy
 import pytest
 import torch
 from tiny_models import DENSE, MOE, build
-from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.attention.flex_attention import flex_attention as attend
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from rlzoo.algorithms import discover
-from rlzoo.batching import Load
 from rlzoo.errors import UserError
-from rlzoo.models import SeparateCritic, attention, feeding, flexible, varlen
-from rlzoo.models.feeding import PaddedFeed, SharedFeed
-from rlzoo.models.layout import padded, shared
-from rlzoo.objective import KLPenalty, policy_loss
+from rlzoo.models import SeparateCritic
+from rlzoo.models.feeding import dense_attention, feeds, flash_attention, flex_attention
+from rlzoo.models.feeding.feeds import PaddedFeed, SharedFeed
+from rlzoo.models.feeding.layout import padded, shared
+from rlzoo.objective.loss import KLPenalty, policy_loss
 from rlzoo.ops import Denominators
+from rlzoo.training.minibatches import Load
 from rlzoo.types import PolicyBatch, Sequences
 
 EXACT = [name for name in (*DENSE, *MOE) if name not in ("gemma2", "qwen3_5_moe")]
@@ -65,13 +66,13 @@ def test_sharing_prompts_changes_no_number(family, groups, monkeypatch):
     assert isinstance(policy.feed, SharedFeed)
     plain = scored(policy, groups, PaddedFeed())
     for price, limit in ((2**20, 2**22), (1, 2**22), (2**20, 0)):
-        monkeypatch.setitem(attention._CALL_PAIRS, "cpu", price)
-        monkeypatch.setattr(attention, "_MASK_LIMIT", limit)
+        monkeypatch.setitem(dense_attention._CALL_PAIRS, "cpu", price)
+        monkeypatch.setattr(dense_attention, "_MASK_LIMIT", limit)
         agree(scored(policy, groups, SharedFeed(32)), plain)
 
 
 def test_a_token_is_fed_once(groups):
-    layout = shared(groups, attention.Pieces(32))
+    layout = shared(groups, dense_attention.Pieces(32))
     assert layout.input_ids.shape == (1, 4 + 4 + 7 + 3 + (2 + 5 + 0) + 4 + (6 + 1))
     assert padded(groups).input_ids.numel() == 7 * 13
     places = torch.arange(14).expand(7, -1)
@@ -137,24 +138,24 @@ def test_what_is_fed_is_said_once(family, settings, reason, groups, caplog):
 def test_an_attention_that_is_wrong_is_noticed(groups, monkeypatch):
     policy = build("qwen3")
     monkeypatch.setattr(
-        attention, "_seen", lambda n, before, own: torch.ones(1, 1, own, before + own).bool()
+        dense_attention, "_seen", lambda n, before, own: torch.ones(1, 1, own, before + own).bool()
     )
-    attention.register()
-    feed, why = feeding.choose(policy.causal_lm.base_model, "auto")
+    dense_attention.register()
+    feed, why = feeds.choose(policy.causal_lm.base_model, "auto")
     assert isinstance(feed, PaddedFeed)
     assert "without padding its states differ by" in why
 
 
 def test_autocast_is_allowed_its_own_rounding(monkeypatch):
     """Kernels of half precision differ by more than those of float32, whatever the weights are."""
-    call = attention._call
-    monkeypatch.setattr(attention, "_call", lambda *args: call(*args) * 1.003)
+    call = dense_attention._call
+    monkeypatch.setattr(dense_attention, "_call", lambda *args: call(*args) * 1.003)
     trunk = build("qwen3").causal_lm.base_model
-    assert "states differ by" in feeding.choose(trunk, "auto")[1]
+    assert "states differ by" in feeds.choose(trunk, "auto")[1]
     with torch.autocast("cpu", torch.bfloat16):
-        assert isinstance(feeding.choose(trunk, "auto")[0], SharedFeed)
-        monkeypatch.setattr(attention, "_call", lambda *args: call(*args) * 1.5)
-        assert "states differ by" in feeding.choose(trunk, "auto")[1]
+        assert isinstance(feeds.choose(trunk, "auto")[0], SharedFeed)
+        monkeypatch.setattr(dense_attention, "_call", lambda *args: call(*args) * 1.5)
+        assert "states differ by" in feeds.choose(trunk, "auto")[1]
 
 
 def test_a_decoder_that_was_not_prepared_is_not_fed_a_line(groups):
@@ -230,12 +231,12 @@ def test_flex_attention_sees_what_the_gathers_see(family, groups, monkeypatch):
     """The mask of GPUs, uncompiled: log-probs and gradients of padded rows."""
     monkeypatch.setattr(
         "transformers.integrations.flex_attention.WrappedFlexAttention",
-        lambda training: lambda: flex_attention,
+        lambda training: lambda: attend,
     )
     policy = build(family)
     policy.score(groups)
     plain = scored(policy, groups, PaddedFeed())
-    policy.causal_lm.base_model.config._attn_implementation = flexible.NAME
+    policy.causal_lm.base_model.config._attn_implementation = flex_attention.NAME
     policy._feed = None
     with pytest.raises(UserError, match="no backward pass on CPU"):
         policy.score(groups)
@@ -284,8 +285,8 @@ def flash(monkeypatch):
     def make(family):
         policy = build(family)
         trunk = policy.causal_lm.base_model
-        trunk.config._attn_implementation = varlen.NAME
-        feeding.take_segments(trunk)
+        trunk.config._attn_implementation = flash_attention.NAME
+        feeds.take_segments(trunk)
         return policy, calls
 
     return make
@@ -297,12 +298,12 @@ def test_flash_attention_takes_the_line_without_padding(family, groups, flash):
     policy, calls = flash(family)
     policy.score(groups)
     assert isinstance(policy.feed, SharedFeed)
-    assert policy.feed.pieces is varlen.RaggedPieces
+    assert policy.feed.pieces is flash_attention.RaggedPieces
     plain = scored(policy, groups, PaddedFeed())
     calls.clear()
-    agree(scored(policy, groups, SharedFeed(32, pieces=varlen.RaggedPieces)), plain)
+    agree(scored(policy, groups, SharedFeed(32, pieces=flash_attention.RaggedPieces)), plain)
     assert set(calls) == {"ragged"}
-    segments = shared(groups, varlen.RaggedPieces(32)).segments
+    segments = shared(groups, flash_attention.RaggedPieces(32)).segments
     fed = 4 + 4 + 7 + 3 + (2 + 5 + 0) + 4 + (6 + 1)
     assert sorted(segments.queries.tolist()) == list(range(fed))
 
@@ -325,9 +326,9 @@ def test_without_a_gpu_flash_attention_is_padded(monkeypatch):
     """PyTorch's kernel refuses a CPU, and the reason is said."""
     policy = build("qwen3")
     trunk = policy.causal_lm.base_model
-    feed = SharedFeed(32, pieces=varlen.RaggedPieces)
+    feed = SharedFeed(32, pieces=flash_attention.RaggedPieces)
     kernel = "transformers.integrations.flash_attention.flash_attention_forward"
     monkeypatch.setattr(kernel, sdpa_attention_forward)
-    trunk.config._attn_implementation = varlen.NAME
-    feeding.take_segments(trunk)
-    assert feeding.difference(trunk, feed)
+    trunk.config._attn_implementation = flash_attention.NAME
+    feeds.take_segments(trunk)
+    assert feeds.difference(trunk, feed)

@@ -6,17 +6,17 @@ import pytest
 import torch
 from tiny_models import CHARACTERS, MOE
 
-from rlzoo import batching
 from rlzoo.advantages import default_advantage
 from rlzoo.algorithms.grpo import GRPO
-from rlzoo.experience import Scored
-from rlzoo.learner import Learner
+from rlzoo.filters.dynamic_sampling import substitute
 from rlzoo.models import MoEPolicy
-from rlzoo.refill import substitute
 from rlzoo.rollout import NativeSampler
-from rlzoo.routes import RoutingRecord, differing
-from rlzoo.stats import Stats
+from rlzoo.training import minibatches
+from rlzoo.training.experience import Scored
+from rlzoo.training.learner import Learner
 from rlzoo.types import Prompt, Prompts, Rollouts, SamplingParams
+from rlzoo.types.expert_choices import RoutingRecord, differing
+from rlzoo.types.stats import Stats
 
 GROUPS, SIZE, WIDTH = 4, 2, 6
 
@@ -309,7 +309,7 @@ def test_a_pass_that_only_keeps_step_adds_nothing():
     stats = Stats()
     experience = one.experience(rollouts(), scored(), 0, stats)
     step = next(iter(one.cut(experience, 0)))
-    filler = batching.MicroBatch(torch.zeros(1, dtype=torch.long), padding=True)
+    filler = minibatches.MicroBatch(torch.zeros(1, dtype=torch.long), padding=True)
     loss = one.loss(experience, step, filler, stats, on_policy=True)
     assert loss.item() == 0
     assert "moe/load_max" not in one.adapt({}, 8)

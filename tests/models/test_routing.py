@@ -12,11 +12,11 @@ from torch import nn
 
 from rlzoo.errors import UserError
 from rlzoo.models import MoEPolicy
+from rlzoo.models.moe.families import SoftmaxRouter, adapter_for
 from rlzoo.models.reference import Reference
-from rlzoo.models.routers import SoftmaxRouter, adapter_for
-from rlzoo.routes import RouterSettings, Routing, differing, expert_counts
-from rlzoo.routing import Balance, router_losses
+from rlzoo.training.expert_tracking import Balance, router_losses
 from rlzoo.types import Sequences
+from rlzoo.types.expert_choices import RouterSettings, Routing, differing, expert_counts
 
 FED = torch.tensor([6, 5, 8])  # tokens of the fixture's rows, without the last of each
 

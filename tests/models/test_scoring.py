@@ -9,7 +9,7 @@ from tiny_models import DENSE, MOE
 
 from rlzoo.errors import UserError
 from rlzoo.models import scoring
-from rlzoo.models.layout import padded, response_slots
+from rlzoo.models.feeding.layout import padded, response_slots
 from rlzoo.types import Sequences
 
 

@@ -5,7 +5,12 @@ from tiny_models import DENSE
 
 from rlzoo.errors import UserError
 from rlzoo.models import DensePolicy
-from rlzoo.models.tokenization import DEFAULT_CHARACTERS, character_tokenizer, decode, encode
+from rlzoo.models.loading.tokenization import (
+    DEFAULT_CHARACTERS,
+    character_tokenizer,
+    decode,
+    encode,
+)
 
 
 def byte_tokenizer(bos=True, chat_template=None):

@@ -9,7 +9,8 @@ import torch
 from tiny_models import CHARACTERS, DENSE, MOE
 
 from rlzoo.errors import UserError
-from rlzoo.models import DensePolicy, MoEPolicy, files
+from rlzoo.models import DensePolicy, MoEPolicy
+from rlzoo.models.loading import files
 
 
 def grads(policy, sequences):

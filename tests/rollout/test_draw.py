@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlzoo.rollout.drawing import draw
+from rlzoo.rollout.decoding.token_choice import draw
 from rlzoo.types import SamplingParams
 
 

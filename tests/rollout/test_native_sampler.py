@@ -10,8 +10,9 @@ import torch
 
 from rlzoo.errors import UserError
 from rlzoo.models import DensePolicy
-from rlzoo.rollout import NativeSampler, slots
-from rlzoo.rollout.choice import decoder_for
+from rlzoo.rollout import NativeSampler
+from rlzoo.rollout.decoding import kv_cache
+from rlzoo.rollout.decoding.choice import decoder_for
 from rlzoo.types import Prompt, Prompts, SamplingParams
 
 TEXTS = ["1+2=", "abc", "12345678+9abcdef=", "0"]
@@ -64,13 +65,13 @@ def test_keys_and_values_are_gone_when_sampling_ends(tiny, ask, family, monkeypa
     """They are the largest thing in a rollout, and training needs the room at once."""
     policy = tiny(family)
     seen = []
-    begin = slots.Slots.__init__
+    begin = kv_cache.Slots.__init__
 
     def noted(self, *args):
         begin(self, *args)
         seen.append(weakref.ref(self))
 
-    monkeypatch.setattr(slots.Slots, "__init__", noted)
+    monkeypatch.setattr(kv_cache.Slots, "__init__", noted)
     sample = partial(NativeSampler().sample, policy, ask(policy, TEXTS), 2, SamplingParams(4))
     sample(0)
     gc.collect()
@@ -273,7 +274,7 @@ def test_the_slots_move_when_their_columns_run_out(tiny, ask, monkeypatch):
     policy, params = tiny(config={"eos_token_id": list(range(3))}), SamplingParams(50)
     texts = ["1", "2+", "3", "1+2=" * 15, "7", "abcdef" * 6, *TEXTS]
     expected = NativeSampler().sample(policy, ask(policy, texts), 3, params, 1)
-    monkeypatch.setattr(slots, "_MORE", 2)
+    monkeypatch.setattr(kv_cache, "_MORE", 2)
     for places in (4, 9):
         same(NativeSampler(places).sample(policy, ask(policy, texts), 3, params, 1), expected)
     assert expected.lengths().max() > 20

@@ -12,12 +12,12 @@ from tiny_runs import configuration, rlzoo
 
 from rlzoo.errors import UserError
 from rlzoo.models import DensePolicy, MoEPolicy
-from rlzoo.sizing.anatomy import measure
-from rlzoo.sizing.hardware import PRESETS, hardware
-from rlzoo.sizing.job import Job, precision_of
-from rlzoo.sizing.memory import activation_bytes, cache_bytes, parts, peaks
-from rlzoo.sizing.sharding import Sharding, sharding_of
-from rlzoo.sizing.speed import bounds
+from rlzoo.plan.anatomy import measure
+from rlzoo.plan.hardware import PRESETS, hardware
+from rlzoo.plan.job import Job, precision_of
+from rlzoo.plan.memory import activation_bytes, cache_bytes, parts, peaks
+from rlzoo.plan.sharding import Sharding, sharding_of
+from rlzoo.plan.speed import bounds
 
 LLAMAS = ("qwen3", "llama", "qwen3_moe", "mixtral", "olmoe")
 

@@ -1,0 +1,1 @@
+"""From finished runs to statistics, verdicts, figures and a page."""

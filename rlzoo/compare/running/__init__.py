@@ -1,0 +1,1 @@
+"""The matrix of runs, and the processes that make them."""

@@ -1,0 +1,1 @@
+"""What is done with rollouts and their rewards before they train."""

@@ -1,0 +1,161 @@
+"""Dynamic sampling: groups that teach nothing give way to fresh prompts, within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from rlzoo import distributed
+from rlzoo.advantages.groups import Groups
+from rlzoo.errors import UserError
+from rlzoo.training.experience import Scored
+from rlzoo.types import Prompt, Prompts, Rollouts
+from rlzoo.types.stats import Stats
+
+Draw = Callable[[Prompts, int], tuple[Rollouts, Scored]]
+"""Prompts and the number of the round, to answers and their rewards."""
+
+
+class DynamicSampling:
+    """Refills groups whose answers are all right or all wrong, until every group is informative.
+
+    A silent group's place in the batch goes to a fresh prompt, so that seeds, minibatches and ranks
+    stay as they are; a group that is still silent after the last round stays, with advantage 0.
+    Groups are judged by the task's own outcome (``evaluation.accuracy``), not by the shaped sum of
+    rewards, which a length penalty makes look informative.
+
+    Source: DAPO, arXiv 2503.14476, eq. 11 (there without a bound).
+
+    Args:
+        max_rounds: Most times that silent groups are sampled anew per iteration.
+    """
+
+    def __init__(self, max_rounds: int = 3) -> None:
+        if max_rounds < 1:
+            raise UserError(
+                f"dynamic_sampling.max_rounds must be >= 1, got {max_rounds}; set "
+                "model.dynamic_sampling to null to turn it off"
+            )
+        self.max_rounds = max_rounds
+
+    def __call__(
+        self,
+        rollouts: Rollouts,
+        scored: Scored,
+        *,
+        judge: int,
+        fresh: Callable[[int, Sequence[int]], Sequence[Prompt]],
+        draw: Draw,
+        stats: Stats,
+        idle: Callable[[], None],
+    ) -> tuple[Rollouts, Scored]:
+        """Replace silent groups.
+
+        Args:
+            rollouts: N answers.
+            scored: Their rewards.
+            judge: Index of the reward that tells right from wrong.
+            fresh: Round and positions to as many new prompts.
+            draw: Samples and scores them.
+            stats: Receives rounds, replaced groups and the tokens thrown away.
+            idle: Keeps pace with ranks that sample while this one has nothing to replace.
+
+        Returns:
+            Answers and rewards of the same shapes.
+        """
+        rounds, replaced, wasted = 0, 0, 0
+        places, device = silent(rollouts, scored, judge), rollouts.mask.device
+        while distributed.any_over_ranks(bool(places), device) and rounds < self.max_rounds:
+            rounds += 1
+            if not places:
+                idle()
+                continue
+            positions = [rollouts.prompts.positions[place] for place in places]
+            prompts = Prompts(tuple(fresh(rounds, positions)), tuple(positions))
+            rows = _rows(places, rollouts.group_size, rollouts)
+            wasted += int(rollouts.mask[rows].sum())
+            replaced += len(places)
+            rollouts, scored = substitute(rollouts, scored, places, *draw(prompts, rounds))
+            places = silent(rollouts, scored, judge)
+        groups = len(rollouts.prompts)
+        stats.maximum("rollout/refill_rounds", rounds)
+        stats.add("rollout/refilled_groups", replaced, groups)
+        stats.add("rollout/silent_after_refill", len(places), groups)
+        stats.add("tokens/discarded", wasted, 1 / distributed.world_size())
+        return rollouts, scored
+
+
+def silent(rollouts: Rollouts, scored: Scored, judge: int) -> list[int]:
+    """Return the places, among this rank's prompts, whose answers were all judged the same."""
+    verdicts = [row[judge] for row in scored.table]
+    values = torch.tensor([0.0 if v is None else v for v in verdicts])
+    valid = torch.tensor([v is not None for v in verdicts], dtype=torch.bool)
+    place = torch.arange(len(rollouts)) // max(1, rollouts.group_size)
+    return Groups(values, place, valid).constant.nonzero().flatten().tolist()
+
+
+def substitute(
+    rollouts: Rollouts,
+    scored: Scored,
+    places: Sequence[int],
+    new_rollouts: Rollouts,
+    new_scored: Scored,
+) -> tuple[Rollouts, Scored]:
+    """Return the batch with the groups at some places replaced.
+
+    Args:
+        rollouts: N answers.
+        scored: Their rewards.
+        places: Indices of prompts.
+        new_rollouts: As many groups.
+        new_scored: Their rewards.
+
+    Returns:
+        Answers and rewards of the same shapes.
+    """
+    rows = _rows(places, rollouts.group_size, rollouts)
+
+    def put(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        return old.index_copy(0, rows, new.to(old.dtype))
+
+    prompts, completions = list(rollouts.prompts.rows), list(rollouts.completions)
+    table = list(scored.table)
+    for place, prompt in zip(places, new_rollouts.prompts.rows, strict=True):
+        prompts[place] = prompt
+    for i, row in enumerate(rows.tolist()):
+        completions[row], table[row] = new_rollouts.completions[i], new_scored.table[i]
+    rollouts = replace(
+        rollouts,
+        prompts=Prompts(tuple(prompts), rollouts.prompts.positions),
+        token_ids=put(rollouts.token_ids, new_rollouts.token_ids),
+        mask=put(rollouts.mask, new_rollouts.mask),
+        terminated=put(rollouts.terminated, new_rollouts.terminated),
+        log_probs=put(rollouts.log_probs, new_rollouts.log_probs),
+        completions=tuple(completions),
+        routing=_with_rows(rollouts.routing, rows, new_rollouts.routing),
+    )
+    scores = put(scored.scores, new_scored.scores)
+    return rollouts, replace(
+        scored, table=table, scores=scores, valid=put(scored.valid, new_scored.valid)
+    )
+
+
+def _with_rows(
+    old: torch.Tensor | None, rows: torch.Tensor, new: torch.Tensor | None
+) -> torch.Tensor | None:
+    """Return (N, S, ...) with some rows replaced by (n, s, ...), as wide as the wider."""
+    if old is None or new is None:
+        return None
+    width = max(old.shape[1], new.shape[1])
+    result = old.new_zeros(old.shape[0], width, *old.shape[2:])
+    result[:, : old.shape[1]] = old
+    result[rows, : new.shape[1]] = new
+    return result
+
+
+def _rows(places: Sequence[int], group: int, rollouts: Rollouts) -> torch.Tensor:
+    device = rollouts.mask.device
+    start = torch.tensor(list(places), dtype=torch.long, device=device)[:, None] * group
+    return (start + torch.arange(group, device=device)).flatten()

@@ -1,0 +1,1 @@
+"""Where weights, configs and tokenizers come from."""

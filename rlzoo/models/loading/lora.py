@@ -1,0 +1,50 @@
+"""Low-rank adapters, through peft."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlzoo.errors import UserError
+from rlzoo.models.loading.configs import seeded
+from rlzoo.models.loading.tokenization import first_line
+
+
+def check_lora(lora: dict[str, Any]) -> None:
+    """Refuse adapter settings that would make scoring random.
+
+    Args:
+        lora: Keys of peft's LoraConfig.
+
+    Raises:
+        UserError: Naming the key.
+    """
+    if lora.get("lora_dropout"):
+        raise UserError(
+            f"lora: lora_dropout {lora['lora_dropout']} would make every ratio noisy; remove it"
+        )
+
+
+def add_adapters(model: Any, lora: dict[str, Any], seed: int) -> Any:
+    """Freeze a model and put trainable adapters on its linear layers.
+
+    Args:
+        model: A transformers causal language model, changed in place.
+        lora: Keys of peft's LoraConfig; all linear layers are targets unless it says otherwise.
+        seed: Seed of the adapters' weights.
+
+    Returns:
+        The peft model around it.
+
+    Raises:
+        UserError: If peft is missing or refuses a setting.
+    """
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise UserError("`lora` needs: pip install 'rlzoo-lightning[lora]'") from error
+    try:
+        settings = LoraConfig(**{"target_modules": "all-linear", "task_type": "CAUSAL_LM", **lora})
+        with seeded(seed):
+            return get_peft_model(model, settings)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"lora: {first_line(error)}; see the keys of peft's LoraConfig") from error

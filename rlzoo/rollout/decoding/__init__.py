@@ -1,0 +1,1 @@
+"""How the native sampler makes tokens: decoders, their caches, the draw."""

@@ -1,0 +1,1 @@
+"""One iteration, as a LightningModule: rollouts, rewards, advantages, updates."""

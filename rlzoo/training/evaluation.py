@@ -1,0 +1,92 @@
+"""Held-out evaluation: sampled and greedy answers, judged by one of the rewards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torchmetrics import MeanMetric
+
+from rlzoo.errors import UserError, nearest
+from rlzoo.models.base import Policy
+from rlzoo.rewards.runner import RewardRunner
+from rlzoo.rollout.base import Sampler, keep_pace
+from rlzoo.training.experience import Scored, score
+from rlzoo.training.held_out_metrics import AverageAtK, PassAtK
+from rlzoo.training.settings import Evaluation
+from rlzoo.types import Prompts, SamplingParams
+
+
+class Evaluator(nn.Module):
+    """Answers held-out prompts k times at a temperature and once greedily.
+
+    Args:
+        settings: k, temperature and which reward judges.
+        runner: The rewards.
+        sampling: Length and filters, those of training.
+    """
+
+    def __init__(
+        self, settings: Evaluation, runner: RewardRunner, sampling: SamplingParams
+    ) -> None:
+        super().__init__()
+        names = runner.names
+        judge = settings.accuracy or names[0]
+        if judge not in names:
+            raise UserError(
+                f"evaluation.accuracy '{judge}' is not among the rewards; {nearest(judge, names)}"
+            )
+        self.settings, self.runner, self.judge = settings, runner, names.index(judge)
+        self.sampling = sampling
+        self.average, self.passed = AverageAtK(), PassAtK(settings.samples)
+        self.greedy, self.reward = MeanMetric(), MeanMetric()
+
+    def update(self, policy: Policy, sampler: Sampler, prompts: Prompts) -> None:
+        """Answer and judge a batch of held-out prompts; an empty one only keeps ranks in step."""
+        if not len(prompts):
+            for _ in ("sampled", "greedy"):
+                keep_pace(policy, sampler, self.sampling)
+            return
+        k = self.settings.samples
+        warm = replace(self.sampling, temperature=self.settings.temperature)
+        scored = self._answer(policy, sampler, prompts, k, warm)
+        correct = self._correct(scored).view(len(prompts), k)
+        self.average.update(correct)
+        self.passed.update(correct)
+        if scored.valid.any():
+            self.reward.update(scored.scores[scored.valid])
+        cold = replace(self.sampling, temperature=0.0, top_p=1.0, top_k=0)
+        best = self._answer(policy, sampler, prompts, 1, cold)
+        self.greedy.update(self._correct(best).float())
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics over all ranks and start anew."""
+        k = self.settings.samples
+        metrics = {
+            "val/accuracy": self.average,
+            f"val/pass@{k}": self.passed,
+            "val/greedy": self.greedy,
+            "val/reward": self.reward,
+        }
+        values = {name: float(metric.compute()) for name, metric in metrics.items()}
+        for metric in metrics.values():
+            metric.reset()
+        return values
+
+    def _answer(
+        self,
+        policy: Policy,
+        sampler: Sampler,
+        prompts: Prompts,
+        samples: int,
+        params: SamplingParams,
+    ) -> Scored:
+        rollouts = sampler.sample(policy, prompts, samples, params, self.settings.seed)
+        return score(self.runner, rollouts)
+
+    def _correct(self, scored: Scored) -> Tensor:
+        return torch.tensor(
+            [row[self.judge] is not None and (row[self.judge] or 0.0) >= 1 for row in scored.table],
+            device=scored.scores.device,
+        )

@@ -1,0 +1,124 @@
+"""What is said and verified at the start of a run."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from rlzoo.errors import UserError
+from rlzoo.objective.gradient_weight import ratio_unit
+from rlzoo.types import Rollouts
+
+if TYPE_CHECKING:
+    from rlzoo.training.module import RLModule
+
+log = logging.getLogger("rlzoo")
+
+
+def total_iterations(module: RLModule) -> int | None:
+    """Return the iterations of the whole run, over all epochs; None where it has no end."""
+    trainer = module.trainer
+    ends = []
+    if trainer.max_epochs is not None and trainer.max_epochs >= 0:
+        ends.append(trainer.num_training_batches * trainer.max_epochs)
+    if trainer.max_steps >= 0:
+        ends.append(math.ceil(trainer.max_steps / module.learner.updates_per_iteration))
+    return int(min(ends)) if ends else None
+
+
+def plan(module: RLModule) -> list[str]:
+    """Return what the run will do, in a few lines."""
+    learner, sampling, trainer = module.learner, module.sampling, module.trainer
+    prompts = getattr(getattr(trainer, "datamodule", None), "prompts_per_iteration", None)
+    answers = "?" if prompts is None else prompts * module.group_size
+    total, done = total_iterations(module), int(module.progress["iterations"])
+    size = getattr(trainer.strategy, "whole_size", torch.Tensor.numel)  # of parameters in shares
+    parameters = sum(size(p) for p in module.policy.parameters())
+    lines = [
+        f"policy: {type(module.policy).__name__} {parameters:,} parameters on {module.device}",
+        f"objective: {type(learner.algorithm).__name__}"
+        f" {_shown(learner.algorithm)}, {learner.aggregation},"
+        f" advantage {type(learner.advantage).__name__}",
+        f"plan: {'endless' if total is None else total} iterations"
+        f" x {learner.updates_per_iteration} updates; an iteration is"
+        f" {prompts} prompts x {module.group_size} = {answers} answers,"
+        f" {learner.epochs} x {learner.minibatches} minibatches",
+        f"sampling: temperature {sampling.temperature}, top_p {sampling.top_p}, top_k"
+        f" {sampling.top_k or 'off'}, at most {sampling.max_new_tokens} tokens; nothing is taken"
+        " from the checkpoint's generation_config",
+    ]
+    lines[1:1] = module.policy.describe()
+    if learner.reference:
+        lines.append(f"reference: {learner.reference.source}, kl {_shown(learner.kl)}")
+    for name in ("corrections", "control"):
+        if chosen := getattr(learner, name):
+            lines.append(f"{name}: " + ", ".join(type(x).__name__ + _shown(x) for x in chosen))
+    if done:
+        lines.append(f"resumed: {done} iterations are done already")
+    if total is not None and done >= total:
+        lines.append("nothing is left to do; raise trainer.max_epochs to go on")
+    if learner.updates_per_iteration == 1:
+        lines.append(
+            "one update per iteration: the ratio is exactly 1, so a loss near 0 and a clip"
+            " fraction of 0 are as they should be"
+        )
+    return lines
+
+
+def _shown(thing: object) -> str:
+    settings = {k: v for k, v in vars(thing).items() if not k.startswith("_")}
+    return "(" + ", ".join(f"{k}={v}" for k, v in settings.items()) + ")"
+
+
+@torch.no_grad()
+def self_check(module: RLModule, rollouts: Rollouts) -> None:
+    """Score the first answers twice with the same weights, and against the sampler.
+
+    Reports max |ratio - 1| and the gap between the sampler's log-probabilities and the trainer's.
+
+    Raises:
+        UserError: If the two scorings differ by more than ``self_check_tolerance``.
+    """
+    rows = torch.arange(min(32, len(rollouts)), device=rollouts.mask.device)
+    sequences, policy = rollouts.sequences(rows), module.policy
+    temperature = module.sampling.temperature
+    policy.training_mode()
+    first = policy.score(sequences, temperature).log_probs
+    second = policy.score(sequences, temperature).log_probs
+    alone = policy.score(rollouts.sequences(rows[:1]), temperature).log_probs
+    mask = sequences.mask
+    worst = float(((second - first).exp() - 1).abs()[mask].max())
+    gap = (first - rollouts.log_probs[rows, : mask.shape[1]]).abs()[mask]
+    log.info(
+        "self-check: max |ratio - 1| %.1e; sampler against trainer, nats per token: "
+        "mean %.1e, max %.1e",
+        worst,
+        float(gap.mean()),
+        float(gap.max()),
+    )
+    if not worst <= module.self_check_tolerance:
+        raise UserError(
+            f"self-check: scoring the same answers twice gives max |ratio - 1| = {worst:.2e}, over "
+            f"model.self_check_tolerance {module.self_check_tolerance}; something random is left "
+            "in the model (dropout, router jitter), or raise the tolerance"
+        )
+    shape_noise = (alone[0] - first[0, : alone.shape[1]])[mask[0, : alone.shape[1]]]
+    _warn_of_noise(module, max(float(shape_noise.abs().mean()), float(gap.mean())), rollouts)
+
+
+def _warn_of_noise(module: RLModule, noise: float, rollouts: Rollouts) -> None:
+    algorithm = module.learner.algorithm
+    band = min(getattr(algorithm, "clip_low", 1.0), getattr(algorithm, "clip_high", 1.0))
+    length = float(rollouts.lengths().float().mean())
+    if noise > band and (ratio_unit(algorithm) == "token" or noise / length**0.5 > band):
+        log.warning(
+            "log-probabilities differ by %.1e nats per token between two computations of the same "
+            "weights: over answers of %.0f tokens that exceeds the clip band %.1e, so noise alone "
+            "will clip; widen clip_low and clip_high or use float32",
+            noise,
+            length,
+            band,
+        )

@@ -1,0 +1,283 @@
+"""The data that flows through one iteration: Prompts -> Rollouts -> Experience -> PolicyBatch.
+
+Legend, used in every file: ``P`` prompts of one iteration, ``G`` answers per prompt,
+``N = P * G`` rollouts, ``T`` response tokens (padded), ``S`` prompt + response, ``V`` vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlzoo.types.expert_choices import Routing, RoutingRecord
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One question, tokenised once.
+
+    Example:
+        ``Prompt(token_ids=(21, 5, 3, 9, 22), text="S31=", answer="13")``
+
+    Attributes:
+        token_ids: The ids the model is fed, chat template and BOS included.
+        text: What a person reads.
+        answer: The reference answer that rewards compare with.
+        columns: Every other column of the dataset row.
+    """
+
+    token_ids: tuple[int, ...]
+    text: str
+    answer: str = ""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The P prompts of one iteration that this rank samples.
+
+    Attributes:
+        rows: The prompts.
+        positions: Place of each prompt in the iteration's whole batch over all ranks. Seeds, groups
+            and minibatches are keyed on it, so that the number of ranks changes nothing, and the
+            same text twice in a batch is two groups.
+    """
+
+    rows: tuple[Prompt, ...]
+    positions: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How answers are drawn; nothing is ever inherited from a checkpoint's generation_config.
+
+    Args:
+        max_new_tokens: Longest answer, in tokens, EOS included.
+        temperature: Divides the logits; 0 is greedy and allowed for evaluation only.
+        top_p: Keep the smallest set of tokens whose probability reaches this; 1 is off.
+        top_k: Keep the k most likely tokens; 0 is off.
+    """
+
+    max_new_tokens: int = 64
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Prompt and response side by side, right-padded: what a model scores.
+
+    Example:
+        Prompts ``[7]`` and ``[7, 8]`` with responses ``[1, 2]`` and ``[3]`` are
+        ``input_ids=[[7, 1, 2], [7, 8, 3]]``, ``prompt_lengths=[1, 2]``,
+        ``mask=[[True, True], [True, False]]``.
+
+    Attributes:
+        input_ids: (n, S) long.
+        prompt_lengths: (n,) long; response token t of row i stands at ``prompt_lengths[i] + t``.
+        mask: (n, T) bool, the response tokens to score.
+        experts: (n, S, L, k) integers, the experts that a mixture of experts must use, or None
+            where its routers choose.
+    """
+
+    input_ids: Tensor
+    prompt_lengths: Tensor
+    mask: Tensor
+    experts: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What one forward pass of a policy says about response tokens.
+
+    Attributes:
+        log_probs: (n, T) fp32, 0 where the mask is False.
+        entropy: (n, T) fp32 entropy of the next-token distribution in nats, or None if not asked.
+        hidden: (M, H) final hidden states at the M masked-in positions in row-major order; they
+            predict the response tokens, and a critic that shares the trunk reads them.
+        routing: What the routers of a mixture of experts did, or None.
+    """
+
+    log_probs: Tensor
+    entropy: Tensor | None = None
+    hidden: Tensor | None = None
+    routing: Routing | None = None
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """N = P * G sampled answers; row ``p * G + g`` answers ``prompts.rows[p]``.
+
+    Attributes:
+        prompts: The P prompts.
+        group_ids: (N,) long, the global position of the row's prompt.
+        token_ids: (N, T) long, the sampled ids, never re-tokenised; pad after the end.
+        mask: (N, T) bool, True up to and including the first EOS.
+        terminated: (N,) bool, False where the answer was cut at ``max_new_tokens``.
+        log_probs: (N, T) fp32, the sampler's own log-probabilities, 0 where masked.
+        completions: N decoded answers, special tokens left out.
+        routing: (N, S, L, k) integers, the experts that a mixture of experts used for each token,
+            prompts included; junk from a row's last token on. None where nobody asked.
+    """
+
+    prompts: Prompts
+    group_ids: Tensor
+    token_ids: Tensor
+    mask: Tensor
+    terminated: Tensor
+    log_probs: Tensor
+    completions: tuple[str, ...]
+    routing: Tensor | None = None
+
+    def __len__(self) -> int:
+        return int(self.mask.shape[0])
+
+    @property
+    def group_size(self) -> int:
+        """G, the number of answers per prompt."""
+        return len(self) // max(1, len(self.prompts))
+
+    def prompt(self, row: int) -> Prompt:
+        """Return the prompt that a row answers."""
+        return self.prompts.rows[row // self.group_size]
+
+    def lengths(self) -> Tensor:
+        """Return the (N,) number of response tokens per row, EOS included."""
+        return self.mask.sum(-1)
+
+    def sequences(self, rows: Tensor) -> Sequences:
+        """Return the given rows as right-padded prompt + response, cut to their longest.
+
+        Args:
+            rows: (n,) long indices.
+
+        Returns:
+            Sequences of n rows.
+        """
+        mask = self.mask[rows]
+        width = max(1, int(mask.sum(-1).max())) if len(rows) else 1
+        mask, response = mask[:, :width], self.token_ids[rows, :width]
+        prompts = [self.prompt(int(row)).token_ids for row in rows.tolist()]
+        longest = max((len(prompt) for prompt in prompts), default=0)
+        device = self.token_ids.device
+        input_ids = torch.zeros(len(prompts), longest + width, dtype=torch.long)
+        for i, prompt in enumerate(prompts):
+            input_ids[i, : len(prompt)] = torch.tensor(prompt)
+        input_ids = input_ids.to(device)
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+        columns = lengths[:, None] + torch.arange(width, device=device)
+        input_ids.scatter_(1, columns, torch.where(mask, response, 0))
+        used = int((lengths + mask.sum(-1)).max()) if prompts else 0
+        return Sequences(input_ids=input_ids[:, :used], prompt_lengths=lengths, mask=mask)
+
+
+@dataclass(frozen=True)
+class Experience:
+    """Rollouts with everything an update needs, all (N, T) unless said otherwise.
+
+    Attributes:
+        rollouts: The sampled answers.
+        mask: bool, the tokens that train; all False for a row whose rewards abstained.
+        advantages: fp32.
+        old_log_probs: fp32 under the weights that sampled, or None where the update takes its own.
+        ref_log_probs: fp32 under the reference policy, or None.
+        values: fp32, the critic's before the update, or None.
+        returns: fp32 targets of the critic, or None.
+        signal: (N,) bool, rows whose group did not earn the same reward throughout, or None.
+        routing: The experts that tokens were sent to before the first update, or None.
+    """
+
+    rollouts: Rollouts
+    mask: Tensor
+    advantages: Tensor
+    old_log_probs: Tensor | None = None
+    ref_log_probs: Tensor | None = None
+    values: Tensor | None = None
+    returns: Tensor | None = None
+    signal: Tensor | None = None
+    routing: RoutingRecord | None = None
+
+    def sequences(self, rows: Tensor) -> Sequences:
+        """Return the given rows as `Rollouts.sequences` does, with the experts to replay.
+
+        Args:
+            rows: (n,) long indices.
+
+        Returns:
+            Sequences of n rows.
+        """
+        found, routing = self.rollouts.sequences(rows), self.routing
+        if routing is None or not routing.replayed or not routing.has(rows):
+            return found
+        return replace(found, experts=routing.experts[rows, : found.input_ids.shape[1]])
+
+
+_HALF = (torch.float16, torch.bfloat16)
+_PER_TOKEN = (
+    "log_probs",
+    "old_log_probs",
+    "advantages",
+    "rollout_log_probs",
+    "ref_log_probs",
+    "entropy",
+)
+
+
+@dataclass(frozen=True)
+class PolicyBatch:
+    """What an objective sees: five-line tensors, no trainer.
+
+    Half precision is upcast to fp32 and masked slots are set to 0 on construction, so no objective
+    can read junk: ``where`` comes before arithmetic, once, here.
+
+    Example:
+        ``PolicyBatch(log_probs=x, old_log_probs=x.detach(), advantages=a, mask=m)``
+
+    Attributes:
+        log_probs: (N, T) with gradient.
+        old_log_probs: (N, T) under the weights that the ratio is taken against.
+        advantages: (N, T).
+        mask: (N, T) bool.
+        rollout_log_probs: (N, T) as the sampler reported them, or None.
+        ref_log_probs: (N, T) under the reference policy, or None.
+        entropy: (N, T) with gradient, or None.
+        group_ids: (N,) long, equal for answers to the same prompt, or None.
+        token_ids: (N, T) long, or None.
+    """
+
+    log_probs: Tensor
+    old_log_probs: Tensor
+    advantages: Tensor
+    mask: Tensor
+    rollout_log_probs: Tensor | None = None
+    ref_log_probs: Tensor | None = None
+    entropy: Tensor | None = None
+    group_ids: Tensor | None = None
+    token_ids: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.log_probs.shape
+        object.__setattr__(self, "mask", self.mask.bool())
+        for name in _PER_TOKEN:
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if value.shape != shape or self.mask.shape != shape:
+                raise ValueError(
+                    f"PolicyBatch: {name} is {tuple(value.shape)}, mask {tuple(self.mask.shape)}, "
+                    f"log_probs {tuple(shape)}; all must be (N, T)"
+                )
+            value = value.float() if value.dtype in _HALF else value
+            object.__setattr__(self, name, torch.where(self.mask, value, value.new_zeros(())))
+
+    def names(self) -> set[str]:
+        """Return the names of the fields that are present."""
+        return {f.name for f in fields(self) if getattr(self, f.name) is not None}
