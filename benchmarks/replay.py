@@ -22,7 +22,7 @@ from rlzoo.advantages import default_advantage
 from rlzoo.algorithms.grpo import GRPO
 from rlzoo.models import MoEPolicy
 from rlzoo.rollout import NativeSampler
-from rlzoo.training.experience import Scored
+from rlzoo.training.experience import Rewards
 from rlzoo.training.learner import Learner
 from rlzoo.types import Prompt, Prompts, SamplingParams
 from rlzoo.types.stats import Stats
@@ -73,8 +73,8 @@ def iterate(learner: Learner, prompts: Prompts, tokens: int, seed: int) -> dict[
     marks.append(time.process_time())
     scores = torch.rand(len(rollouts), generator=torch.Generator().manual_seed(seed))
     table: list[list[float | None]] = [[float(score)] for score in scores]
-    scored = Scored(table, scores, torch.ones(len(rollouts)).bool(), (1.0,))
-    experience = learner.experience(rollouts, scored, seed, stats)
+    rewards = Rewards(table, scores, torch.ones(len(rollouts)).bool(), (1.0,))
+    experience = learner.experience(rollouts, rewards, seed, stats)
     marks.append(time.process_time())
     for update, minibatch in enumerate(learner.cut(experience, seed)):
         for micro in minibatch.micro_batches:

@@ -77,7 +77,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     data = experience(policy.causal_lm.config.vocab_size)
     make = partial(torch.optim.AdamW, lr=1e-6)
     optimizer = with_masters(make, [{"params": list(policy.parameters())}])
-    policy.score(data.rollouts.sequences(torch.arange(2)))  # finds out how to feed
+    policy.log_probs(data.rollouts.sequences(torch.arange(2)))  # finds out how to feed
     every = torch.arange(len(data.rollouts))
     parts = micro_batches(data, every, given.micro_batch_tokens, feed=policy.feed)
     spent = []
@@ -85,9 +85,9 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         started = time.process_time()
         for part in parts:
             sequences = data.rollouts.sequences(part.rows)
-            scores = policy.score(sequences, 1.0, given.entropy)
-            width = scores.log_probs.shape[1]
-            loss = -(scores.log_probs * data.advantages[part.rows, :width]).sum() / 1000
+            predicted = policy.log_probs(sequences, 1.0, given.entropy)
+            width = predicted.log_probs.shape[1]
+            loss = -(predicted.log_probs * data.advantages[part.rows, :width]).sum() / 1000
             loss.backward()
         between = time.process_time()
         torch.nn.utils.clip_grad_norm_(stepped(optimizer), 1.0)

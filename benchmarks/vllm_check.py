@@ -33,9 +33,9 @@ def gap(policy: DensePolicy, rollouts: Rollouts, temperature: float) -> float:
     """Return the largest distance of a token's log-prob from the policy's own, in nats."""
     sequences = rollouts.sequences(torch.arange(len(rollouts)))
     with policy.generating():
-        scored = policy.score(sequences, temperature).log_probs
-    theirs = rollouts.log_probs[:, : scored.shape[1]]
-    return float((theirs - scored).abs()[sequences.mask].max())
+        ours = policy.log_probs(sequences, temperature).log_probs
+    theirs = rollouts.log_probs[:, : ours.shape[1]]
+    return float((theirs - ours).abs()[sequences.mask].max())
 
 
 def compare(policy: DensePolicy, sampler: VLLMSampler, when: str) -> None:

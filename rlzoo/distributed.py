@@ -8,8 +8,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlzoo.types.stats import Stats
-
 
 def world_size() -> int:
     """Return the number of processes, 1 without a process group."""
@@ -46,11 +44,6 @@ def gather_objects(value: Any) -> list[Any]:
     gathered: list[Any] = [None] * world_size()
     dist.all_gather_object(gathered, value)
     return gathered
-
-
-def merge_stats(stats: Stats) -> Stats:
-    """Return the statistics of all ranks as one."""
-    return Stats().merge(gather_objects(stats.cpu()))
 
 
 def rank() -> int:

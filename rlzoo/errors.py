@@ -26,3 +26,20 @@ def nearest(name: str, choices: "list[str]") -> str:
     if close:
         return f"did you mean '{close[0]}'?"
     return "choose from: " + ", ".join(sorted(choices))
+
+
+def one_line(error: BaseException, longest: int = 0) -> str:
+    """Return what an error says, on one line.
+
+    Args:
+        error: Any.
+        longest: Most characters; what is beyond is cut, and shown as such. 0 cuts nothing.
+    """
+    text = " ".join(str(error).split())
+    return f"{text[: longest - 3]}..." if 0 < longest < len(text) else text
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, at most 200 characters, or its class name."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip().rstrip(".")[:200] if lines else type(error).__name__

@@ -51,7 +51,7 @@ class ForcedLengths(NativeSampler):
 class AnyReward(Reward):
     """A number that differs between the answers to a prompt."""
 
-    def score(self, sample: Sample) -> float:
+    def reward(self, sample: Sample) -> float:
         """Score by what costs nothing."""
         return float(len(sample.completion) % 5)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlzoo import distributed
 from rlzoo.advantages.groups import Groups
+from rlzoo.types import Rewards, Rollouts
 
 
 class Estimate(NamedTuple):
@@ -25,18 +26,18 @@ class Outcome:
     """What this rank's rollouts earned.
 
     Attributes:
-        scores: (N,) combined reward of each answer; anything where not ``valid``.
+        rewards: (N,) combined reward of each answer; anything where not ``valid``.
         valid: (N,) bool, False where every reward abstained: the row leaves group statistics.
         group_ids: (N,) long, global position of the row's prompt.
         mask: (N, T) bool.
         penalty: (N, T) KL cost per token to take from the reward, or None.
         values: (N, T) the critic's values, or None.
         components: (N, K) the rewards one by one, NaN where one abstained, or None.
-        weights: (K,) weight of each in ``scores``, or None.
+        weights: (K,) weight of each in ``rewards``, or None.
         lengths: (N,) tokens of each answer as sampled; those of the mask if None.
     """
 
-    scores: Tensor
+    rewards: Tensor
     valid: Tensor
     group_ids: Tensor
     mask: Tensor
@@ -46,19 +47,48 @@ class Outcome:
     weights: Tensor | None = None
     lengths: Tensor | None = None
 
+    @classmethod
+    def of(
+        cls,
+        rollouts: Rollouts,
+        rewards: Rewards,
+        *,
+        penalty: Tensor | None = None,
+        values: Tensor | None = None,
+    ) -> Outcome:
+        """Return what rollouts earned.
+
+        Args:
+            rollouts: N answers.
+            rewards: Theirs.
+            penalty: See the attribute.
+            values: See the attribute.
+        """
+        return cls(
+            rewards=rewards.totals,
+            valid=rewards.valid,
+            group_ids=rollouts.group_ids,
+            mask=rollouts.training_mask(rewards),
+            penalty=penalty,
+            values=values,
+            components=rewards.components(),
+            weights=torch.tensor(rewards.weights),
+            lengths=rollouts.lengths(),
+        )
+
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the advantages: that of the scores, or fp32 if they have less."""
-        return torch.promote_types(self.scores.dtype, torch.float32)
+        """Precision of the advantages: that of the rewards, or fp32 if they have less."""
+        return torch.promote_types(self.rewards.dtype, torch.float32)
 
 
-def token_rewards(scores: Tensor, mask: Tensor, penalty: Tensor | None = None) -> Tensor:
-    """Reward per token: the score on the last token, minus the KL cost on every token.
+def token_rewards(totals: Tensor, mask: Tensor, penalty: Tensor | None = None) -> Tensor:
+    """Reward per token: the answer's on the last token, minus the KL cost on every token.
 
-    ``r_t = -penalty_t + score * [t is the last token]``
+    ``r_t = -penalty_t + reward * [t is the last token]``
 
     Args:
-        scores: (N,).
+        totals: (N,) reward of each answer.
         mask: (N, T) bool; an empty answer earns nothing.
         penalty: (N, T), or None.
 
@@ -67,7 +97,7 @@ def token_rewards(scores: Tensor, mask: Tensor, penalty: Tensor | None = None) -
     """
     steps = torch.arange(mask.shape[-1], device=mask.device)
     last = torch.where(mask, steps, -1).amax(-1, keepdim=True)
-    rewards = torch.where((steps == last) & mask, scores[:, None], 0.0)
+    rewards = torch.where((steps == last) & mask, totals[:, None], 0.0)
     return rewards if penalty is None else torch.where(mask, rewards - penalty, 0.0)
 
 
@@ -144,5 +174,5 @@ def rows_with_signal(outcome: Outcome) -> tuple[Tensor, int, int]:
     Returns:
         (N,) bool; the number of this rank's groups without signal; the number of its groups.
     """
-    groups = Groups(outcome.scores, outcome.group_ids, outcome.valid)
+    groups = Groups(outcome.rewards, outcome.group_ids, outcome.valid)
     return groups.signal, int(groups.constant.sum()), len(groups.constant)

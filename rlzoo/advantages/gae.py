@@ -72,7 +72,7 @@ class GAE(Advantage):
         if outcome.values is None:
             raise ValueError("GAE: the outcome carries no values")
         mask = outcome.mask & outcome.valid[:, None]
-        rewards = token_rewards(outcome.scores.to(outcome.values.dtype), mask, outcome.penalty)
+        rewards = token_rewards(outcome.rewards.to(outcome.values.dtype), mask, outcome.penalty)
         estimate = generalised_advantages(
             rewards, outcome.values, mask, gamma=self.gamma, lam=self.lam
         )

@@ -16,9 +16,9 @@ class GDPO(Advantage):
     """Each reward normalised in its group, then added by weight, then normalised over the batch.
 
     ``a_ik = (R_ik - mean_k) / (std_k + 1e-4)`` per group, ``s_i = sum_k w_k a_ik``,
-    ``A_i = (s_i - mean_b) / (std_b + 1e-4)`` over all scored answers; standard deviations are
-    unbiased. A reward that is equal throughout a group gives 0 there, and one that abstained on an
-    answer leaves its own statistics and adds 0.
+    ``A_i = (s_i - mean_b) / (std_b + 1e-4)`` over all answers with a reward;
+    standard deviations are unbiased. A reward that is equal throughout a group gives 0 there, and
+    one that abstained on an answer leaves its own statistics and adds 0.
 
     Source: GDPO, arXiv 2601.05242. Summed first, rewards (1, 0) and (0, 1) are one reward of 1 to a
     group estimator; here each keeps its own scale, so weights mean what they say.

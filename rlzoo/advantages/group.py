@@ -69,7 +69,7 @@ class GroupAdvantage(Advantage):
 
         The reward of an answer includes its KL cost.
         """
-        rewards, lengths = outcome.scores.double(), outcome.lengths
+        rewards, lengths = outcome.rewards.double(), outcome.lengths
         if outcome.penalty is not None:
             rewards = rewards - torch.where(outcome.mask, outcome.penalty, 0.0).double().sum(-1)
         if lengths is None:
@@ -121,8 +121,8 @@ class BatchNormalized(GroupAdvantage):
     """Mean of the group taken off, divided by the standard deviation over the whole batch.
 
     ``A_i = (R_i - mean) / (std_b + 1e-4)``, std_b the unbiased standard deviation of ``R_i - mean``
-    over all scored answers of the iteration. Groups keep their scale relative to each other; those
-    without signal count in std_b with zeros.
+    over all answers of the iteration that have a reward. Groups keep their scale relative to each
+    other; those without signal count in std_b with zeros.
 
     Source: ScaleRL, arXiv 2510.13786, section 3.2. Elsewhere: TRL's ``scale_rewards="batch"``
     divides by the standard deviation of the rewards before the means are taken off.

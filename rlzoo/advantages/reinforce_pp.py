@@ -16,7 +16,7 @@ class ReinforcePP(Advantage):
     """Discounted reward to go of each token, whitened over the tokens of the whole batch.
 
     ``G_t = sum_{k >= t} gamma^(k - t) r_k``, ``A_t = (G_t - mean) / sqrt(var + 1e-8)``; r is the
-    score on the last token minus beta KL on every token (``kl.placement: reward``, k1).
+    reward on the last token minus beta KL on every token (``kl.placement: reward``, k1).
 
     Source: REINFORCE++, arXiv 2501.03262, section 3. Mean and variance are over tokens, so long
     answers weigh more. The baseline is the batch's: a prompt whose answers all fail is pushed down.
@@ -36,7 +36,7 @@ class ReinforcePP(Advantage):
     def __call__(self, outcome: Outcome) -> Estimate:
         """Return the whitened rewards to go."""
         mask = outcome.mask & outcome.valid[:, None]
-        rewards = token_rewards(outcome.scores.double(), mask, outcome.penalty)
+        rewards = token_rewards(outcome.rewards.double(), mask, outcome.penalty)
         to_go = generalised_advantages(
             rewards, torch.zeros_like(rewards), mask, gamma=self.gamma, lam=1.0
         )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlzoo.algorithms.base import Algorithm, Surrogate
-from rlzoo.ops import Aggregation, out_of_band, score_ratio
+from rlzoo.ops import Aggregation, out_of_band, unit_ratio
 from rlzoo.types import PolicyBatch
 
 
@@ -44,6 +44,6 @@ class ASPO(Algorithm):
         r, positive = ratio.detach(), batch.advantages > 0
         flipped, upright = 1 / r.clamp(max=1 + self.clip_high), r.clamp(min=1 - self.clip_low)
         weight = torch.where(positive, flipped, upright)
-        live = torch.where(weight > self.weight_cap, batch.log_probs, score_ratio(batch.log_probs))
+        live = torch.where(weight > self.weight_cap, batch.log_probs, unit_ratio(batch.log_probs))
         weight = weight.clamp(max=self.weight_cap) * torch.where(clipped, 1.0, live)
         return Surrogate(weight * batch.advantages, clipped)

@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from rlzoo.algorithms.base import Algorithm
-from rlzoo.ops import Aggregation, score_ratio, sequence_ratio
+from rlzoo.ops import Aggregation, sequence_ratio, unit_ratio
 from rlzoo.types import PolicyBatch
 
 
@@ -35,4 +35,4 @@ class GSPOToken(Algorithm):
     def ratio(self, batch: PolicyBatch) -> Tensor:
         """Return s_it, (N, T): the same number for all tokens of an answer."""
         whole = sequence_ratio(batch.log_probs, batch.old_log_probs, batch.mask)
-        return whole.detach() * score_ratio(batch.log_probs)
+        return whole.detach() * unit_ratio(batch.log_probs)

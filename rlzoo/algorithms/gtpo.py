@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlzoo.algorithms.base import Algorithm, Surrogate, Unit
-from rlzoo.ops import Aggregation, masked_mean, score_ratio
+from rlzoo.ops import Aggregation, masked_mean, unit_ratio
 from rlzoo.types import PolicyBatch
 
 
@@ -43,7 +43,7 @@ class GTPO(Algorithm):
 
     def ratio(self, batch: PolicyBatch) -> Tensor:
         """Return 1 with the gradient of log_probs, (N, T)."""
-        return score_ratio(batch.log_probs)
+        return unit_ratio(batch.log_probs)
 
     def clip(self, ratio: Tensor, batch: PolicyBatch) -> Surrogate:
         """Return the weighted ratio; answers of high entropy are left out."""

@@ -6,28 +6,28 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rlzoo.training.expert_tracking import RoutingLearner
+from rlzoo.training.expert_tracking import ExpertTracker
 
 FILE = "experts.json"
 
 
-def write_loads(folder: Path, routing: RoutingLearner | None, iteration: int) -> None:
+def write_loads(folder: Path, experts: ExpertTracker | None, iteration: int) -> None:
     """Write the load of every expert in this iteration, beside that of the first one written.
 
     A load is an expert's tokens over the mean of its layer: 1 everywhere is even.
 
     Args:
         folder: Of the run.
-        routing: What follows the policy's routing, or None.
+        experts: What follows the policy's routing, or None.
         iteration: The one that has just ended.
     """
-    if routing is None or routing.load is None:
+    if experts is None or experts.load is None:
         return
     path = folder / FILE
-    load = routing.load / routing.load.mean(-1, keepdim=True)
+    load = experts.load / experts.load.mean(-1, keepdim=True)
     now = {"iteration": iteration, "load": [[round(x, 4) for x in row] for row in load.tolist()]}
     first: Any = now
     if iteration > 1 and path.is_file():
         first = json.loads(path.read_text(encoding="utf-8"))["first"]
-    layers = list(routing.sizes.layers)
+    layers = list(experts.sizes.layers)
     path.write_text(json.dumps({"layers": layers, "first": first, "last": now}) + "\n")

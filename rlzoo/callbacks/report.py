@@ -104,12 +104,12 @@ class Report(Callback):
         append(self.folder, {"iteration": done, **values})
         self.warn_of_clipping(done, values.get("policy/clip_fraction", 0.0))
         if done == 1 or done % self.every_n_iterations == 0:
-            write_loads(self.folder, module.learner.routing, done)
+            write_loads(self.folder, module.learner.experts, done)
         if done % self.every_n_iterations == 0:
             log.info(
                 "iteration %d/%s  reward %.3f  clip %.4f  length %.1f  tokens/s %.0f  (%s)",
                 done,
-                total_iterations(module) or "endless",
+                total_iterations(module.settings, trainer) or "endless",
                 metrics["reward/mean"],
                 metrics["policy/clip_fraction"],
                 metrics["rollout/length"],
@@ -135,7 +135,7 @@ class Report(Callback):
         """Print a table of answers with their rewards, and log it as text."""
         if module.last_rollouts is None or not self.samples:
             return
-        rollouts, scored = module.last_rollouts
+        rollouts, rewards = module.last_rollouts
         names = module.runner.names
         table = Table(title=f"answers at iteration {done}", title_justify="left")
         for name in ("prompt", "answer given", "expected", *names):
@@ -146,8 +146,8 @@ class Report(Callback):
         for row in range(0, len(rollouts), step)[: self.samples]:
             prompt = rollouts.prompt(row)
             given = rollouts.completions[row] + ("" if rollouts.terminated[row] else " [cut]")
-            rewards = ["-" if x is None else f"{x:.3g}" for x in scored.table[row]]
-            cells = [_short(prompt.text), _short(given), _short(prompt.answer), *rewards]
+            shown = ["-" if x is None else f"{x:.3g}" for x in rewards.table[row]]
+            cells = [_short(prompt.text), _short(given), _short(prompt.target), *shown]
             table.add_row(*(cell.replace("[", r"\[") for cell in cells))
             lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
         Console().print(table)
@@ -166,7 +166,7 @@ class Report(Callback):
             return
         self.show_samples(trainer, module, done)
         folder.mkdir(parents=True, exist_ok=True)
-        write_loads(folder, module.learner.routing, done)
+        write_loads(folder, module.learner.experts, done)
         summary = self.summary(module)
         (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
         curves = {"held-out accuracy, sampled": "val/accuracy", "greedy": "val/greedy"}
@@ -197,8 +197,8 @@ class Report(Callback):
         after = self.held_out[-1][1] if self.held_out else {}
         config = module.run_config or ""
         return {
-            "algorithm": type(module.learner.algorithm).__name__,
-            "seed": module.seed,
+            "algorithm": type(module.settings.algorithm).__name__,
+            "seed": module.settings.seed,
             "accuracy_before": before.get("val/accuracy"),
             "accuracy_after": after.get("val/accuracy"),
             "greedy_before": before.get("val/greedy"),

@@ -4,77 +4,17 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-import yaml
-from jsonargparse import ArgumentParser
-
 from rlzoo.algorithms import Algorithm, discover
 from rlzoo.errors import UserError, nearest
 from rlzoo.inspect.command import inspect_checkpoint
-from rlzoo.models.base import Policy
 from rlzoo.objective.gradient_weight import clip_effect, ratio_unit, sources
 from rlzoo.rollout.native import NativeSampler
-from rlzoo.strategies.deepspeed.checkpoints import checkpoint_file
+from rlzoo.training.build import policy_of, read_checkpoint
 from rlzoo.types import Prompt, Prompts, SamplingParams
-
-
-def check_file(ckpt_path: str) -> str:
-    """Refuse a path that cannot hold a checkpoint, before anything heavy.
-
-    Returns:
-        The file: the path itself, or the one in a sharded checkpoint that holds all weights.
-
-    Raises:
-        UserError: If it is not a file, or not of the format that torch saves.
-    """
-    ckpt_path = checkpoint_file(ckpt_path)
-    if not Path(ckpt_path).is_file():
-        raise UserError(f"ckpt_path '{ckpt_path}' is not a file; give a checkpoint of rlzoo fit")
-    if not zipfile.is_zipfile(ckpt_path):
-        raise UserError(
-            f"ckpt_path '{ckpt_path}' is not a checkpoint, or was cut short; give one of rlzoo fit"
-        )
-    return ckpt_path
-
-
-def load_policy(ckpt_path: str) -> Policy:
-    """Rebuild a trained policy from a checkpoint alone.
-
-    Args:
-        ckpt_path: Checkpoint file of ``rlzoo fit``.
-
-    Returns:
-        The policy with its trained weights.
-
-    Raises:
-        UserError: If the file is missing or was not written by rlzoo.
-    """
-    ckpt_path = check_file(ckpt_path)
-    checkpoint = torch.load(ckpt_path, map_location="cpu", weights_only=True)
-    if not checkpoint.get("rlzoo", {}).get("config"):
-        raise UserError(f"ckpt_path '{ckpt_path}' carries no rlzoo configuration; use rlzoo fit")
-    config = yaml.safe_load(checkpoint["rlzoo"]["config"])
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--policy", type=Policy)
-    policy: Policy = parser.instantiate_classes(
-        parser.parse_object({"policy": config["model"]["policy"]})
-    ).policy
-    policy.load()
-    prefix = "policy."
-
-    weights = {
-        k[len(prefix) :]: v for k, v in checkpoint["state_dict"].items() if k.startswith(prefix)
-    }
-    _, unexpected = policy.load_state_dict(weights, strict=False)
-    missing = {n for n, p in policy.named_parameters() if p.requires_grad} - weights.keys()
-    if unexpected or missing:
-        raise UserError(f"ckpt_path '{ckpt_path}' does not fit its policy: {unexpected or missing}")
-    return policy
 
 
 def generate(args: Sequence[str]) -> None:
@@ -88,7 +28,7 @@ def generate(args: Sequence[str]) -> None:
     parser.add_argument("--max_new_tokens", type=int, default=64, help="longest answer")
     parser.add_argument("--seed", type=int, default=0, help="seed of the answers")
     given = parser.parse_args(args)
-    policy = load_policy(given.ckpt_path)
+    policy = policy_of(read_checkpoint(given.ckpt_path))
     rows = []
     for text in given.prompt:
         prompt: Any = [{"role": "user", "content": text}] if given.chat else text
@@ -110,7 +50,7 @@ def export(args: Sequence[str]) -> None:
     folder = Path(given.output_dir)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"output_dir '{folder}' is not empty; give a new folder")
-    load_policy(given.ckpt_path).save_pretrained(folder)
+    policy_of(read_checkpoint(given.ckpt_path)).save_pretrained(folder)
     print(f"wrote {folder}; load it with AutoModelForCausalLM.from_pretrained('{folder}')")
 
 
@@ -146,7 +86,7 @@ def algorithms(args: Sequence[str]) -> None:
 
 def look(args: Sequence[str]) -> None:
     """Show what objectives do to the same frozen answers of a checkpoint."""
-    inspect_checkpoint(args, load_policy)
+    inspect_checkpoint(args)
 
 
 COMMANDS = {"inspect": look, "generate": generate, "export": export, "algorithms": algorithms}

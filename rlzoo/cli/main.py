@@ -22,10 +22,11 @@ from rlzoo.cli import commands, jsonargparse_internals
 from rlzoo.cli.messages import explain
 from rlzoo.cli.overview import answered
 from rlzoo.compare import command as comparison
-from rlzoo.errors import UserError
+from rlzoo.errors import UserError, one_line
 from rlzoo.plan import command as sizing
 from rlzoo.strategies.deepspeed.checks import check_installed
 from rlzoo.strategies.fsdp2 import check_sharding
+from rlzoo.training.build import check_file
 from rlzoo.training.checks import check_precision
 from rlzoo.training.data import PromptDataModule
 from rlzoo.training.module import RLModule
@@ -81,13 +82,13 @@ class RLCLI(LightningCLI):
         if config.threads:
             torch.set_num_threads(config.threads)
         check_precision(config.trainer.precision)
-        check_optimisation(config.trainer)
+        check_optimization(config.trainer)
         check_strategy(config.trainer)
         path = config.get("ckpt_path")
         if path and path not in ("best", "last", "hpc", "registry") and not Path(path).exists():
             raise UserError(f"ckpt_path '{path}' does not exist; a run starts anew without it")
         if path and Path(path).exists() and "deepspeed" not in str(config.trainer.strategy).lower():
-            commands.check_file(path)  # only sharded checkpoints are folders
+            check_file(path)  # only sharded checkpoints are folders
         if config.trainer.enable_progress_bar is None:
             config.trainer.enable_progress_bar = sys.stdout.isatty()
 
@@ -95,13 +96,12 @@ class RLCLI(LightningCLI):
         """Instantiate, and hand the resolved configuration to the module, for its checkpoints."""
         super().instantiate_classes()
         command = str(self.subcommand)
-        self.model.run_config = self._parser(command).dump(
-            self.config[command], skip_link_targets=False
-        )
+        config = self._parser(command).dump(self.config[command], skip_link_targets=False)
+        self.model.carry(config)
 
 
-def check_optimisation(trainer: Any) -> None:
-    """Refuse trainer options that manual optimisation takes over.
+def check_optimization(trainer: Any) -> None:
+    """Refuse trainer options that manual optimization takes over.
 
     Raises:
         UserError: Naming the option of rlzoo.
@@ -131,7 +131,7 @@ def check_strategy(trainer: Any) -> None:
         check_installed()
     if name.startswith("deepspeed") or name.endswith(".DeepSpeedStrategy"):
         raise UserError(
-            f"trainer.strategy {name} would neither clip nor accumulate under manual optimisation; "
+            f"trainer.strategy {name} would neither clip nor accumulate under manual optimization; "
             "use class_path rlzoo.strategies.DeepSpeedExpertParallelStrategy"
         )
 
@@ -207,7 +207,6 @@ def lightning_command(args: list[str], kind: type[RLCLI] = RLCLI) -> RLCLI:
             PromptDataModule,
             seed_everything_default=0,
             save_config_kwargs={"overwrite": True},  # a resumed run may go on in its folder
-            trainer_defaults={"use_distributed_sampler": False},
             parser_kwargs={**settings, **{name: dict(settings) for name in RLCLI.subcommands()}},
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
@@ -270,5 +269,5 @@ def main(args: list[str] | None = None) -> None:
         print(f"rlzoo: error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     except (yaml.YAMLError, MisconfigurationException) as error:
-        print(f"rlzoo: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"rlzoo: error: {one_line(error)}", file=sys.stderr)
         raise SystemExit(2) from None

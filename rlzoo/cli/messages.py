@@ -10,6 +10,7 @@ from importlib import import_module
 from rlzoo.advantages import Advantage
 from rlzoo.algorithms.base import Algorithm
 from rlzoo.errors import nearest
+from rlzoo.filters import Filter
 from rlzoo.models.base import Policy
 from rlzoo.models.critic import Critic
 from rlzoo.objective.corrections import Correction
@@ -25,6 +26,7 @@ FAMILIES: dict[str, type] = {
     "model.critic": Critic,
     "model.corrections": Correction,
     "model.control": Controller,
+    "model.filters": Filter,
     "model.rewards": Reward,
     "model.sampler": Sampler,
     "data.task": Task,

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from rlzoo import distributed
-from rlzoo.advantages.groups import Groups
+from rlzoo.advantages import Groups
 from rlzoo.errors import UserError
-from rlzoo.training.experience import Scored
-from rlzoo.types import Prompt, Prompts, Rollouts
-from rlzoo.types.stats import Stats
-
-Draw = Callable[[Prompts, int], tuple[Rollouts, Scored]]
-"""Prompts and the number of the round, to answers and their rewards."""
+from rlzoo.filters.base import Filter, Iteration
+from rlzoo.types import Prompts, Rewards, Rollouts
 
 
-class DynamicSampling:
+class DynamicSampling(Filter):
     """Refills groups whose answers are all right or all wrong, until every group is informative.
 
     A silent group's place in the batch goes to a fresh prompt, so that seeds, minibatches and ranks
@@ -32,64 +30,47 @@ class DynamicSampling:
         max_rounds: Most times that silent groups are sampled anew per iteration.
     """
 
+    draws: ClassVar[bool] = True
+
     def __init__(self, max_rounds: int = 3) -> None:
         if max_rounds < 1:
             raise UserError(
-                f"dynamic_sampling.max_rounds must be >= 1, got {max_rounds}; set "
-                "model.dynamic_sampling to null to turn it off"
+                f"DynamicSampling: max_rounds must be >= 1, got {max_rounds}; remove it from "
+                "model.filters to turn it off"
             )
         self.max_rounds = max_rounds
 
     def __call__(
-        self,
-        rollouts: Rollouts,
-        scored: Scored,
-        *,
-        judge: int,
-        fresh: Callable[[int, Sequence[int]], Sequence[Prompt]],
-        draw: Draw,
-        stats: Stats,
-        idle: Callable[[], None],
-    ) -> tuple[Rollouts, Scored]:
-        """Replace silent groups.
-
-        Args:
-            rollouts: N answers.
-            scored: Their rewards.
-            judge: Index of the reward that tells right from wrong.
-            fresh: Round and positions to as many new prompts.
-            draw: Samples and scores them.
-            stats: Receives rounds, replaced groups and the tokens thrown away.
-            idle: Keeps pace with ranks that sample while this one has nothing to replace.
-
-        Returns:
-            Answers and rewards of the same shapes.
-        """
+        self, rollouts: Rollouts, rewards: Rewards, iteration: Iteration
+    ) -> tuple[Rollouts, Rewards]:
+        """Replace silent groups; log rounds, replaced groups and the tokens thrown away."""
         rounds, replaced, wasted = 0, 0, 0
-        places, device = silent(rollouts, scored, judge), rollouts.mask.device
+        judge, stats = iteration.judge, iteration.stats
+        places, device = silent(rollouts, rewards, judge), rollouts.mask.device
         while distributed.any_over_ranks(bool(places), device) and rounds < self.max_rounds:
             rounds += 1
             if not places:
-                idle()
+                iteration.keep_pace()
                 continue
             positions = [rollouts.prompts.positions[place] for place in places]
-            prompts = Prompts(tuple(fresh(rounds, positions)), tuple(positions))
+            prompts = Prompts(tuple(iteration.fresh(rounds, positions)), tuple(positions))
             rows = _rows(places, rollouts.group_size, rollouts)
             wasted += int(rollouts.mask[rows].sum())
             replaced += len(places)
-            rollouts, scored = substitute(rollouts, scored, places, *draw(prompts, rounds))
-            places = silent(rollouts, scored, judge)
+            drawn = iteration.draw(prompts, rounds)
+            rollouts, rewards = substitute(rollouts, rewards, places, *drawn)
+            places = silent(rollouts, rewards, judge)
         groups = len(rollouts.prompts)
         stats.maximum("rollout/refill_rounds", rounds)
         stats.add("rollout/refilled_groups", replaced, groups)
         stats.add("rollout/silent_after_refill", len(places), groups)
         stats.add("tokens/discarded", wasted, 1 / distributed.world_size())
-        return rollouts, scored
+        return rollouts, rewards
 
 
-def silent(rollouts: Rollouts, scored: Scored, judge: int) -> list[int]:
+def silent(rollouts: Rollouts, rewards: Rewards, judge: int) -> list[int]:
     """Return the places, among this rank's prompts, whose answers were all judged the same."""
-    verdicts = [row[judge] for row in scored.table]
+    verdicts = [row[judge] for row in rewards.table]
     values = torch.tensor([0.0 if v is None else v for v in verdicts])
     valid = torch.tensor([v is not None for v in verdicts], dtype=torch.bool)
     place = torch.arange(len(rollouts)) // max(1, rollouts.group_size)
@@ -98,34 +79,34 @@ def silent(rollouts: Rollouts, scored: Scored, judge: int) -> list[int]:
 
 def substitute(
     rollouts: Rollouts,
-    scored: Scored,
+    rewards: Rewards,
     places: Sequence[int],
     new_rollouts: Rollouts,
-    new_scored: Scored,
-) -> tuple[Rollouts, Scored]:
+    new_rewards: Rewards,
+) -> tuple[Rollouts, Rewards]:
     """Return the batch with the groups at some places replaced.
 
     Args:
         rollouts: N answers.
-        scored: Their rewards.
+        rewards: Theirs.
         places: Indices of prompts.
         new_rollouts: As many groups.
-        new_scored: Their rewards.
+        new_rewards: Their rewards.
 
     Returns:
         Answers and rewards of the same shapes.
     """
     rows = _rows(places, rollouts.group_size, rollouts)
 
-    def put(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    def put(old: Tensor, new: Tensor) -> Tensor:
         return old.index_copy(0, rows, new.to(old.dtype))
 
     prompts, completions = list(rollouts.prompts.rows), list(rollouts.completions)
-    table = list(scored.table)
+    table = list(rewards.table)
     for place, prompt in zip(places, new_rollouts.prompts.rows, strict=True):
         prompts[place] = prompt
     for i, row in enumerate(rows.tolist()):
-        completions[row], table[row] = new_rollouts.completions[i], new_scored.table[i]
+        completions[row], table[row] = new_rollouts.completions[i], new_rewards.table[i]
     rollouts = replace(
         rollouts,
         prompts=Prompts(tuple(prompts), rollouts.prompts.positions),
@@ -135,16 +116,21 @@ def substitute(
         log_probs=put(rollouts.log_probs, new_rollouts.log_probs),
         completions=tuple(completions),
         routing=_with_rows(rollouts.routing, rows, new_rollouts.routing),
+        masked=_unmarked(rollouts.masked, rows),
+        skipped=_unmarked(rollouts.skipped, rows),
     )
-    scores = put(scored.scores, new_scored.scores)
+    totals = put(rewards.totals, new_rewards.totals)
     return rollouts, replace(
-        scored, table=table, scores=scores, valid=put(scored.valid, new_scored.valid)
+        rewards, table=table, totals=totals, valid=put(rewards.valid, new_rewards.valid)
     )
 
 
-def _with_rows(
-    old: torch.Tensor | None, rows: torch.Tensor, new: torch.Tensor | None
-) -> torch.Tensor | None:
+def _unmarked(marks: Tensor | None, rows: Tensor) -> Tensor | None:
+    """Return what earlier filters marked, without the answers that are gone."""
+    return None if marks is None else marks.index_fill(0, rows, False)
+
+
+def _with_rows(old: Tensor | None, rows: Tensor, new: Tensor | None) -> Tensor | None:
     """Return (N, S, ...) with some rows replaced by (n, s, ...), as wide as the wider."""
     if old is None or new is None:
         return None
@@ -155,7 +141,7 @@ def _with_rows(
     return result
 
 
-def _rows(places: Sequence[int], group: int, rollouts: Rollouts) -> torch.Tensor:
+def _rows(places: Sequence[int], group: int, rollouts: Rollouts) -> Tensor:
     device = rollouts.mask.device
     start = torch.tensor(list(places), dtype=torch.long, device=device)[:, None] * group
     return (start + torch.arange(group, device=device)).flatten()

@@ -12,11 +12,12 @@ from typing import Any
 
 from rlzoo.algorithms import Algorithm, discover
 from rlzoo.errors import UserError
-from rlzoo.inspect.frozen import Frozen, LoadPolicy, Run, freeze, move, rebuild
+from rlzoo.inspect.frozen import Frozen, InspectedRun, freeze, inspected, move
 from rlzoo.inspect.gradients import cosines, gradients
 from rlzoo.inspect.picture import draw
 from rlzoo.inspect.tokens import Chosen, choose, find, look, ratio_summary, settings_of, summary
 from rlzoo.inspect.words import show
+from rlzoo.training.build import read_checkpoint
 
 DEFAULT = ("GRPO", "GSPO", "CISPO")
 NOTES = (
@@ -54,7 +55,7 @@ class Request:
                 raise UserError(f"{name} must be >= {bound}, got {value}")
 
 
-def examine(run: Run, request: Request) -> dict[str, Any]:
+def examine(run: InspectedRun, request: Request) -> dict[str, Any]:
     """Look at objectives on frozen answers.
 
     Args:
@@ -67,9 +68,10 @@ def examine(run: Run, request: Request) -> dict[str, Any]:
     Raises:
         UserError: If no objective can be looked at.
     """
-    learner, size = run.module.learner, request.group_size or run.module.group_size
-    classes = named(request.algorithms) or [type(learner.algorithm), *named(DEFAULT)]
-    chosen, left_out = choose(classes, learner, size)
+    settings = run.module.settings
+    size = request.group_size or settings.group_size
+    classes = named(request.algorithms) or [type(settings.algorithm), *named(DEFAULT)]
+    chosen, left_out = choose(classes, settings, size)
     frozen = freeze(run, request.prompts, size, request.seed)
     frozen, state = move(run, frozen, request.updates)
     views, facts = {}, {}
@@ -121,25 +123,24 @@ def described(item: Chosen) -> dict[str, Any]:
 
 def counts(frozen: Frozen) -> dict[str, float]:
     """Return what was sampled."""
-    scores, valid = frozen.scored.scores, frozen.scored.valid
+    totals, valid = frozen.rewards.totals, frozen.rewards.valid
     groups = frozen.rollouts.group_ids[valid]
-    kinds = [scores[valid][groups == g] for g in set(groups.tolist())]
+    kinds = [totals[valid][groups == g] for g in set(groups.tolist())]
     return {
         "prompts": len(frozen.rollouts.prompts),
         "group_size": frozen.rollouts.group_size,
         "answers": len(frozen.rollouts),
         "tokens": int(frozen.mask.sum()),
-        "reward_mean": float(scores[valid].double().mean()) if kinds else math.nan,
+        "reward_mean": float(totals[valid].double().mean()) if kinds else math.nan,
         "groups_with_signal": sum(bool(kind.min() < kind.max()) for kind in kinds),
     }
 
 
-def inspect_checkpoint(args: Sequence[str], load_policy: LoadPolicy) -> None:
+def inspect_checkpoint(args: Sequence[str]) -> None:
     """Run the command.
 
     Args:
         args: The command line after ``rlzoo inspect``.
-        load_policy: Rebuilds a policy from a checkpoint.
 
     Raises:
         UserError: If something about it is refused.
@@ -149,7 +150,7 @@ def inspect_checkpoint(args: Sequence[str], load_policy: LoadPolicy) -> None:
     named(names)  # refused before weights load
     request = Request(names, given.updates, given.prompts, given.group_size, given.seed)
     found = {"checkpoint": given.ckpt_path} | examine(
-        rebuild(given.ckpt_path, load_policy), request
+        inspected(read_checkpoint(given.ckpt_path)), request
     )
     folder = Path(given.output_dir)
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentError
-from collections.abc import Callable
-from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-import yaml
-from jsonargparse import ArgumentParser
 from torch import Tensor
 
 from rlzoo.advantages import Advantage, GroupNormalized, Outcome
 from rlzoo.errors import UserError
+from rlzoo.filters import Iteration
 from rlzoo.models.base import Policy
 from rlzoo.ops import Denominators, aggregation_weights, token_ratio
-from rlzoo.strategies.master_weights import stepped, with_masters
-from rlzoo.training.data import PromptDataModule, PromptDataset, collate
-from rlzoo.training.experience import Scored, score, score_rows
+from rlzoo.strategies.master_weights import with_masters
+from rlzoo.strategies.stepping import clip_and_step
+from rlzoo.training.build import Checkpoint, run_of
+from rlzoo.training.data import PromptDataModule
+from rlzoo.training.experience import judge, over_micro_batches
 from rlzoo.training.minibatches import micro_batches
 from rlzoo.training.module import RLModule
-from rlzoo.types import Experience, Rollouts, Sequences
-
-LoadPolicy = Callable[[str], Policy]
+from rlzoo.types import Experience, Prompts, Rewards, Rollouts, Sequences, Stats
 
 
 @dataclass(frozen=True)
-class Run:
+class InspectedRun:
     """A run as its checkpoint describes it.
 
     Attributes:
@@ -50,30 +46,37 @@ class Frozen:
 
     Attributes:
         rollouts: N answers.
-        scored: Their rewards.
+        rewards: Theirs.
         mask: (N, T) bool, the tokens that train.
         old_log_probs: (N, T) under the checkpoint's weights.
         log_probs: (N, T) under the weights the objectives are looked at.
         entropy: (N, T) under those weights.
-        length: L of ``constant-length``.
-        temperature: T of the answers.
         micro_batch_tokens: Most tokens fed per forward pass.
     """
 
     rollouts: Rollouts
-    scored: Scored
+    rewards: Rewards
     mask: Tensor
     old_log_probs: Tensor
     log_probs: Tensor
     entropy: Tensor
-    length: int
-    temperature: float
     micro_batch_tokens: int
+
+    @property
+    def temperature(self) -> float:
+        """Temperature of the answers."""
+        return self.rollouts.params.temperature
+
+    @property
+    def length(self) -> int:
+        """Longest answer, the constant of ``constant-length``."""
+        return self.rollouts.params.max_new_tokens
 
     @property
     def experience(self) -> Experience:
         """The answers in the form that is cut into micro-batches."""
-        return Experience(self.rollouts, self.mask, torch.zeros_like(self.old_log_probs))
+        blank = torch.zeros_like(self.old_log_probs)
+        return Experience(self.rollouts, self.mask, blank, self.old_log_probs)
 
     @property
     def denominators(self) -> Denominators:
@@ -82,55 +85,30 @@ class Frozen:
 
     def advantages(self, estimator: Advantage) -> Tensor:
         """Return an estimator's (N, T) advantages of these answers, in float64."""
-        outcome = Outcome(
-            scores=self.scored.scores.double(),
-            valid=self.scored.valid,
-            group_ids=self.rollouts.group_ids,
-            mask=self.mask,
-            components=self.scored.components(),
-            weights=torch.tensor(self.scored.weights),
-            lengths=self.rollouts.lengths(),
-        )
+        doubled = replace(self.rewards, totals=self.rewards.totals.double())
+        outcome = Outcome.of(self.rollouts, doubled)
         return estimator(outcome).advantages.double()
 
 
-def rebuild(ckpt_path: str, load_policy: LoadPolicy) -> Run:
+def inspected(checkpoint: Checkpoint) -> InspectedRun:
     """Rebuild a run from a checkpoint alone.
-
-    Args:
-        ckpt_path: Checkpoint of ``rlzoo fit``.
-        load_policy: Rebuilds a policy from such a file, and refuses what is none.
-
-    Returns:
-        The run, with the trained weights.
 
     Raises:
         UserError: If its configuration names what is not there.
     """
-    policy = load_policy(ckpt_path)
-    checkpoint = torch.load(ckpt_path, map_location="cpu", weights_only=True)
-    config = yaml.safe_load(checkpoint["rlzoo"]["config"])
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(RLModule, "model")
-    parser.add_class_arguments(PromptDataModule, "data")
-    try:
-        known = parser.parse_object({name: config[name] for name in ("model", "data")})
-        parts = parser.instantiate_classes(known)
-    except (KeyError, ArgumentError) as error:
-        why = " ".join(str(error).split())
-        raise UserError(f"ckpt_path '{ckpt_path}' cannot be rebuilt here: {why}") from error
-    module: RLModule = parts.model
-    module.policy = module.learner.policy = policy
-    states = checkpoint.get("optimizer_states") or []
+    module, data = run_of(checkpoint)
+    states = checkpoint.content.get("optimizer_states") or []
     state = states[0] if len(states) == 1 and module.critic is None else None
-    return Run(module, parts.data, state, int(checkpoint["rlzoo"]["progress"]["iterations"]))
+    return InspectedRun(module, data, state, checkpoint.iterations)
 
 
-def freeze(run: Run, prompts: int, group_size: int, seed: int) -> Frozen:
+def freeze(run: InspectedRun, prompts: int, group_size: int, seed: int) -> Frozen:
     """Draw prompts of the training split, answer them once, and judge the answers once.
 
+    The run's filters mark answers as in training, but for those that draw others.
+
     Args:
-        run: What ``rebuild`` returned.
+        run: What ``inspected`` returned.
         prompts: P.
         group_size: G.
         seed: Seed of the choice of prompts and of the answers.
@@ -141,53 +119,52 @@ def freeze(run: Run, prompts: int, group_size: int, seed: int) -> Frozen:
     Raises:
         UserError: If there are too few prompts.
     """
-    module, data = run.module, run.data
-    data.trainer = cast(Any, SimpleNamespace(lightning_module=module))
+    module, data, settings = run.module, run.data, run.module.settings
     examples = data.task.examples("train", data.train_size, data.seed)
     if len(examples) < prompts:
         raise UserError(f"prompts {prompts}: the task has {len(examples)} training prompts")
     order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(seed))
-    chosen = data.tokenise([examples[i] for i in order[:prompts].tolist()], "train")
-    batch = collate([PromptDataset(chosen)[i, i] for i in range(len(chosen))])
-    rollouts = module.sampler.sample(module.policy, batch, group_size, module.sampling, seed)
-    scored = score(module.runner, rollouts)
-    mask = rollouts.mask & scored.valid[:, None]
-    if module.learner.mask_truncated:
-        mask = mask & rollouts.terminated[:, None]
+    chosen = [examples[i] for i in order[:prompts].tolist()]
+    rows = data.tokenize(chosen, "train", module.policy)
+    batch = Prompts(tuple(rows), tuple(range(len(rows))))
+    rollouts = settings.sampler.sample(module.policy, batch, group_size, settings.sampling, seed)
+    rewards = judge(module.runner, rollouts)
+    for each in settings.filters:
+        if not each.draws:
+            rollouts, rewards = each(rollouts, rewards, _iteration(module))
     blank = torch.zeros_like(rollouts.log_probs)
-    sizes = (module.sampling.max_new_tokens, module.sampling.temperature)
-    frozen = Frozen(
-        rollouts, scored, mask, blank, blank, blank, *sizes, module.learner.micro_batch_tokens
-    )
-    return seen_by(module.policy, frozen, first=True)
+    mask = rollouts.training_mask(rewards)
+    frozen = Frozen(rollouts, rewards, mask, blank, blank, blank, settings.micro_batch_tokens)
+    frozen = seen_by(module.policy, frozen)
+    return replace(frozen, old_log_probs=frozen.log_probs)
 
 
-def seen_by(policy: Policy, frozen: Frozen, *, first: bool = False) -> Frozen:
-    """Return the same answers scored by the policy as it is now.
+def _iteration(module: RLModule) -> Iteration:
+    def refuse(*_: Any) -> Any:
+        raise RuntimeError("a filter that draws has to say so in its attribute `draws`")
 
-    Args:
-        policy: The weights.
-        frozen: The answers.
-        first: Whether these are the weights that sampled.
+    judge_index = module.evaluator.judge
+    estimator = module.settings.estimator
+    return Iteration(estimator, judge_index, refuse, refuse, lambda: None, Stats())
 
-    Returns:
-        The answers with new log-probabilities and entropies.
-    """
+
+def seen_by(policy: Policy, frozen: Frozen) -> Frozen:
+    """Return the same answers with log-probabilities and entropies of the policy as it is now."""
     policy.training_mode()
 
     def both(sequences: Sequences) -> dict[str, Tensor]:
-        scores = policy.score(sequences, frozen.temperature, True)
-        assert scores.entropy is not None
-        return {"log_probs": scores.log_probs, "entropy": scores.entropy}
+        predicted = policy.log_probs(sequences, frozen.temperature, True)
+        assert predicted.entropy is not None
+        return {"log_probs": predicted.log_probs, "entropy": predicted.entropy}
 
     every = torch.arange(len(frozen.rollouts))
-    known = score_rows(both, frozen.experience, every, frozen.micro_batch_tokens, policy.feed)
-    old = known["log_probs"] if first else frozen.old_log_probs
-    return Frozen(**{**vars(frozen), **known, "old_log_probs": old})
+    budget = frozen.micro_batch_tokens, policy.feed
+    known = over_micro_batches(both, frozen.experience, every, *budget)
+    return replace(frozen, log_probs=known["log_probs"], entropy=known["entropy"])
 
 
-def move(run: Run, frozen: Frozen, updates: int) -> tuple[Frozen, str]:
-    """Move the policy by a plain objective on the frozen answers, and score them again.
+def move(run: InspectedRun, frozen: Frozen, updates: int) -> tuple[Frozen, str]:
+    """Move the policy by a plain objective on the frozen answers, and look at them again.
 
     Each update minimises ``-sum_it w_it r_it A_i``, ``w_it = 1 / (N |y_i|)``, ``r_it`` the token
     ratio to the weights that sampled, ``A_i`` the group-normalised reward: GRPO without its clip,
@@ -205,24 +182,21 @@ def move(run: Run, frozen: Frozen, updates: int) -> tuple[Frozen, str]:
         return frozen, "no update"
     module, experience = run.module, frozen.experience
     parameters = [p for p in module.policy.parameters() if p.requires_grad]
-    optimizer: Any = with_masters(module.make_optimizer, [{"params": parameters}])
+    optimizer: Any = with_masters(module.settings.optimizer, [{"params": parameters}])
     state = take_state(optimizer, run.optimizer_state)
     advantages = frozen.advantages(GroupNormalized())
     weights = aggregation_weights(frozen.mask, frozen.denominators, "sequence-mean") * advantages
     rows = (advantages != 0).any(-1).nonzero().flatten()
     parts = rows_of_parts(experience, rows, frozen.micro_batch_tokens)
+    optimizer.zero_grad()
     for _ in range(updates):
-        optimizer.zero_grad()
         for part in parts:
-            scores = module.policy.score(frozen.rollouts.sequences(part), frozen.temperature)
-            width = scores.log_probs.shape[1]
-            ratio = token_ratio(scores.log_probs, frozen.old_log_probs[part, :width])
+            predicted = module.policy.log_probs(frozen.rollouts.sequences(part), frozen.temperature)
+            width = predicted.log_probs.shape[1]
+            ratio = token_ratio(predicted.log_probs, frozen.old_log_probs[part, :width])
             loss = -(weights[part, :width] * ratio).sum()
             loss.backward()  # type: ignore[no-untyped-call]
-        limit = module.max_grad_norm or float("inf")
-        torch.nn.utils.clip_grad_norm_(stepped(optimizer), limit)
-        optimizer.step()
-    optimizer.zero_grad()
+        clip_and_step(module.policy, optimizer, module.settings.max_grad_norm)
     return seen_by(module.policy, frozen), state
 
 

@@ -111,12 +111,12 @@ def add_part(
     if not live:
         return
     wants_entropy = any(view.by_entropy is not None for view in live.values())
-    scores = policy.score(frozen.rollouts.sequences(rows), frozen.temperature, wants_entropy)
-    width = scores.log_probs.shape[1]
+    predicted = policy.log_probs(frozen.rollouts.sequences(rows), frozen.temperature, wants_entropy)
+    width = predicted.log_probs.shape[1]
     for name, view in live.items():
-        outputs, pulls = [scores.log_probs], [view.by_log_prob[rows, :width]]
-        if view.by_entropy is not None and scores.entropy is not None:
-            outputs.append(scores.entropy)
+        outputs, pulls = [predicted.log_probs], [view.by_log_prob[rows, :width]]
+        if view.by_entropy is not None and predicted.entropy is not None:
+            outputs.append(predicted.entropy)
             pulls.append(view.by_entropy[rows, :width])
         new = torch.autograd.grad(
             outputs,

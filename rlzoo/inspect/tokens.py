@@ -13,11 +13,11 @@ from torch import Tensor
 
 from rlzoo.advantages import Advantage, GroupNormalized, default_advantage
 from rlzoo.algorithms import Algorithm, discover
-from rlzoo.errors import UserError, nearest
+from rlzoo.errors import UserError, nearest, one_line
 from rlzoo.inspect.frozen import Frozen
 from rlzoo.objective.loss import policy_loss
 from rlzoo.ops import Aggregation, aggregation_weights, masked_mean, masked_sum
-from rlzoo.training.learner import Learner
+from rlzoo.training.settings import Settings
 from rlzoo.types import PolicyBatch
 
 SUPPLIED = frozenset({"rollout_log_probs", "entropy", "group_ids", "token_ids"})
@@ -91,19 +91,19 @@ def find(name: str) -> type[Algorithm]:
 
 
 def choose(
-    classes: Sequence[type[Algorithm]], learner: Learner, group_size: int
+    classes: Sequence[type[Algorithm]], settings: Settings, group_size: int
 ) -> tuple[list[Chosen], dict[str, str]]:
     """Set objectives up: the run's own with the run's settings, others with their defaults.
 
     Args:
         classes: The objectives; one given twice is looked at once.
-        learner: The run's.
+        settings: The run's.
         group_size: G.
 
     Returns:
         What can be looked at, and reasons by name of what cannot.
     """
-    own = type(learner.algorithm)
+    own = type(settings.algorithm)
     chosen: dict[str, Chosen] = {}
     left_out: dict[str, str] = {}
     for cls in dict.fromkeys(classes):
@@ -112,14 +112,15 @@ def choose(
             name = f"{cls.__module__}.{name}"
         try:
             if cls is own:
-                setup = (learner.algorithm, learner.advantage, learner.aggregation)
+                given = settings.aggregation or settings.algorithm.aggregation
+                setup = (settings.algorithm, settings.estimator, given)
             else:
                 made = cls()
                 setup = (made, default_advantage(made.advantage), made.aggregation)
             notes = ("the checkpoint's settings",) if cls is own else ()
             chosen[name] = arranged(name, *setup, group_size, notes)
         except (UserError, TypeError) as error:
-            left_out[name] = " ".join(str(error).split())
+            left_out[name] = one_line(error)
     return list(chosen.values()), left_out
 
 
@@ -187,7 +188,7 @@ def look(chosen: Chosen, frozen: Frozen) -> TokenView:
         loss = policy_loss(chosen.algorithm, batch, frozen.denominators, **options).loss
         found = torch.autograd.grad(loss, (log_probs, entropy), allow_unused=True)
     except (ValueError, FloatingPointError, RuntimeError) as error:
-        raise UserError(" ".join(str(error).split())) from error
+        raise UserError(one_line(error)) from error
     by_log_prob = found[0] if found[0] is not None else torch.zeros_like(log_probs)
     if not bool(torch.isfinite(by_log_prob).all()):
         raise UserError("its gradient is not finite on these answers")

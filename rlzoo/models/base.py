@@ -12,14 +12,14 @@ from torch import Tensor
 from typing_extensions import Self
 
 from rlzoo.errors import UserError
-from rlzoo.models import scoring
 from rlzoo.models.feeding.feeds import Feed, PaddedFeed, choose
 from rlzoo.models.feeding.layout import Layout, response_slots
 from rlzoo.models.loading import tokenization
 from rlzoo.models.loading.lora import check_lora
 from rlzoo.models.loading.source import Source
+from rlzoo.models.log_probs import accepts, hidden_states, scatter
 from rlzoo.models.weights import Weights
-from rlzoo.types import Scores, Sequences
+from rlzoo.types import LogProbs, Sequences
 from rlzoo.types.expert_choices import RouterSettings, RouterSizes
 
 log = logging.getLogger("rlzoo")
@@ -139,9 +139,9 @@ class Policy(Weights):
         """
         return tokenization.decode(self.tokenizer, ids)
 
-    def score(
+    def log_probs(
         self, sequences: Sequences, temperature: float = 1.0, entropy: bool = False
-    ) -> Scores:
+    ) -> LogProbs:
         """Give each masked-in response token its log-probability, log softmax(logits / T) in fp32.
 
         The only scoring function: new, old and reference log-probabilities all come from here.
@@ -152,23 +152,23 @@ class Policy(Weights):
             entropy: Whether to return the entropy of the next-token distribution too.
 
         Returns:
-            Scores, (n, T); masked slots are 0.
+            LogProbs, (n, T); masked slots are 0.
 
         Raises:
             UserError: If the temperature is not above 0.
         """
-        return cast(Scores, self(sequences, temperature, entropy))
+        return cast(LogProbs, self(sequences, temperature, entropy))
 
-    def forward(self, sequences: Sequences, temperature: float, entropy: bool) -> Scores:
-        """Do the work of `score`, through the hooks that sharding strategies put on a module.
+    def forward(self, sequences: Sequences, temperature: float, entropy: bool) -> LogProbs:
+        """Do the work of `log_probs`, through the hooks that sharding strategies put on a module.
 
         Args:
-            sequences: See `score`.
-            temperature: See `score`.
-            entropy: See `score`.
+            sequences: See `log_probs`.
+            temperature: See `log_probs`.
+            entropy: See `log_probs`.
 
         Returns:
-            See `score`.
+            See `log_probs`.
         """
         if temperature <= 0:
             raise UserError(
@@ -181,8 +181,8 @@ class Policy(Weights):
             targets = sequences.input_ids[rows, columns]
             log_probs, entropies = self.token_log_probs(hidden, targets, temperature, entropy)
             mask = sequences.mask
-            spread = None if entropies is None else scoring.scatter(entropies, mask)
-            return Scores(scoring.scatter(log_probs, mask), spread, hidden)
+            full = None if entropies is None else scatter(entropies, mask)
+            return LogProbs(scatter(log_probs, mask), full, hidden)
 
     @property
     def feed(self) -> Feed:
@@ -220,7 +220,7 @@ class Policy(Weights):
         Returns:
             (M, H) final hidden states that predict the response tokens.
         """
-        return scoring.hidden_states(self.causal_lm.base_model, layout)
+        return hidden_states(self.causal_lm.base_model, layout)
 
     def new_cache(self) -> Any:
         """Return an empty key-value cache for `step`."""
@@ -244,8 +244,8 @@ class Policy(Weights):
         """
         model = self.causal_lm
         # transformers 5.24 renamed past_key_values to cache.
-        name = "cache" if scoring.accepts(model, "cache") else "past_key_values"
+        name = "cache" if accepts(model, "cache") else "past_key_values"
         kwargs = {name: cache, "position_ids": position_ids, "logits_to_keep": 1}
-        kwargs = {k: v for k, v in kwargs.items() if k == name or scoring.accepts(model, k)}
+        kwargs = {k: v for k, v in kwargs.items() if k == name or accepts(model, k)}
         output = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=True, **kwargs)
         return cast(Tensor, output.logits[:, -1].float())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
 from rlzoo.models.feeding.layout import Layout, padded
-from rlzoo.models.scoring import hidden_states, scatter
+from rlzoo.models.log_probs import hidden_states, scatter
 from rlzoo.types import Sequences
 
 
@@ -50,7 +50,7 @@ class Critic(nn.Module, ABC):
 
         Args:
             sequences: n right-padded rows.
-            hidden: (M, H), the `hidden` of the policy's Scores for the same rows.
+            hidden: (M, H), the `hidden` of the policy's LogProbs for the same rows.
 
         Returns:
             (n, T) fp32, 0 where the mask is False.
@@ -76,7 +76,7 @@ class SharedCritic(Critic):
 
         Args:
             sequences: n right-padded rows.
-            hidden: (M, H), the `hidden` of the policy's Scores for the same rows.
+            hidden: (M, H), the `hidden` of the policy's LogProbs for the same rows.
 
         Returns:
             (n, T) fp32, 0 where the mask is False.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rlzoo.models.base import Policy
 from rlzoo.models.critic import Critic
-from rlzoo.types import Scores, Sequences
+from rlzoo.types import LogProbs, Sequences
 from rlzoo.types.expert_choices import Routing
 
 
@@ -28,25 +28,25 @@ def predict(
         Tensors by name, in nothing but dicts: an engine that has to see the tensors of a training
         pass, because it starts its backward pass there, would not find those of an object.
     """
-    scores = policy.score(sequences, temperature, entropy)
-    found: dict[str, Any] = {"scores": dict(vars(scores)), "values": None}
-    if scores.routing is not None:
-        found["scores"]["routing"] = dict(vars(scores.routing))
-    if critic is not None and scores.hidden is not None:
-        found["values"] = critic.values(sequences, scores.hidden)
+    predicted = policy.log_probs(sequences, temperature, entropy)
+    found: dict[str, Any] = {"log_probs": dict(vars(predicted)), "values": None}
+    if predicted.routing is not None:
+        found["log_probs"]["routing"] = dict(vars(predicted.routing))
+    if critic is not None and predicted.hidden is not None:
+        found["values"] = critic.values(sequences, predicted.hidden)
     return found
 
 
-def unpacked(found: dict[str, Any]) -> tuple[Scores, Tensor | None]:
-    """Return what `predict` found as Scores and values.
+def unpacked(found: dict[str, Any]) -> tuple[LogProbs, Tensor | None]:
+    """Return what `predict` found as LogProbs and values.
 
     Args:
         found: From `predict`, tensors replaced or not.
 
     Returns:
-        Scores, and the critic's (n, T) values or None.
+        LogProbs, and the critic's (n, T) values or None.
     """
-    scores = dict(found["scores"])
-    if scores["routing"] is not None:
-        scores["routing"] = Routing(**scores["routing"])
-    return Scores(**scores), found["values"]
+    fields = dict(found["log_probs"])
+    if fields["routing"] is not None:
+        fields["routing"] = Routing(**fields["routing"])
+    return LogProbs(**fields), found["values"]

@@ -59,8 +59,8 @@ class Reference:
         sequences = replace(sequences, experts=None)
         if self._frozen is not None:
             self._frozen.to(sequences.input_ids.device)
-            return self._frozen.score(sequences, temperature).log_probs
+            return self._frozen.log_probs(sequences, temperature).log_probs
         if self._policy is None:
             raise RuntimeError("the reference policy is used before it is built")
         with self._policy.base_weights():
-            return self._policy.score(sequences, temperature).log_probs
+            return self._policy.log_probs(sequences, temperature).log_probs

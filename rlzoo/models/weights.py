@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from rlzoo.errors import UserError
-from rlzoo.models import scoring
 from rlzoo.models.feeding.feeds import take_segments
 from rlzoo.models.head import linear_log_probs, plain_weight
 from rlzoo.models.loading.configs import noise
 from rlzoo.models.loading.lora import add_adapters
 from rlzoo.models.loading.source import Source
-from rlzoo.models.scoring import logit_transform
+from rlzoo.models.log_probs import CHUNK_FLOATS, logit_transform, token_log_probs
 
 
 class Weights(nn.Module, ABC):
@@ -83,7 +82,7 @@ class Weights(nn.Module, ABC):
 
         Raises:
             UserError: If they cannot be loaded, or the family changes its logits in a way that
-                `score` does not know.
+                `log_probs` does not know.
         """
         if self.model is not None:
             return
@@ -169,11 +168,11 @@ class Weights(nn.Module, ABC):
             (M,) log-probs and (M,) entropy in nats, or None, both fp32.
         """
         config = self.causal_lm.config.get_text_config()
-        chunk = max(1, scoring.CHUNK_FLOATS // config.vocab_size)
+        chunk = max(1, CHUNK_FLOATS // config.vocab_size)
         weight = plain_weight(self.causal_lm.get_output_embeddings())
         transform = logit_transform(config)
         if weight is None or entropy or transform.cap is not None:
-            return scoring.token_log_probs(
+            return token_log_probs(
                 hidden, targets, self._head, temperature=temperature, entropy=entropy, chunk=chunk
             )
         scale = temperature / transform.scale
@@ -217,7 +216,7 @@ class Weights(nn.Module, ABC):
 
     @contextmanager
     def base_weights(self) -> Iterator[None]:
-        """Turn the adapters off: inside, `score` is that of the model the adapters started from.
+        """Turn the adapters off: inside, `log_probs` asks the model that they started from.
 
         Yields:
             Nothing.

@@ -10,9 +10,9 @@ from rlzoo.ops.ratios import (
     masked_sum,
     out_of_band,
     product_ratio,
-    score_ratio,
     sequence_ratio,
     token_ratio,
+    unit_ratio,
 )
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "masked_sum",
     "out_of_band",
     "product_ratio",
-    "score_ratio",
     "sequence_ratio",
     "token_ratio",
+    "unit_ratio",
 ]

@@ -73,7 +73,7 @@ def product_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Ten
     return bounded_exp(masked_sum(log_probs - old_log_probs, mask))
 
 
-def score_ratio(log_probs: Tensor) -> Tensor:
+def unit_ratio(log_probs: Tensor) -> Tensor:
     """``pi / sg[pi]``: 1 in value, with the gradient of ``log_probs``; (N, T)."""
     return bounded_exp(log_probs - log_probs.detach())
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jsonargparse import ArgumentParser
-
 from rlzoo.errors import UserError
 from rlzoo.models.critic import SeparateCritic
 from rlzoo.plan.anatomy import Anatomy, measure
 from rlzoo.plan.sharding import Sharding, sharding_of
 from rlzoo.rollout.base import Sampler
 from rlzoo.rollout.native import NativeSampler
+from rlzoo.training.build import build
 from rlzoo.training.checks import check_fsdp2_dtype
-from rlzoo.training.module import RLModule
+from rlzoo.training.settings import Settings
 
 STATES = {"AdamW": 2, "Adam": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adagrad": 1, "SGD": 0}
 """Numbers per parameter that an optimizer keeps; momentum adds one to SGD's."""
@@ -45,7 +44,7 @@ class Job:
 
     Attributes:
         anatomy: The model.
-        sharding: How it is spread.
+        sharding: How it is sharded.
         precision: Bytes per number.
         given: trainer.precision, model.policy.dtype and the optimizer's numbers per parameter.
         optimizer: Name of its class.
@@ -59,7 +58,7 @@ class Job:
         micro_batch_tokens: Most tokens in a forward and backward pass.
         concurrent: Answers that one process decodes at once.
         epochs: Passes over the answers.
-        scored: Forward passes over the answers that train nothing: old and reference weights.
+        passes_before: Forward passes over the answers that train nothing: old, reference.
         updates: Optimizer steps per iteration.
     """
 
@@ -78,7 +77,7 @@ class Job:
     micro_batch_tokens: int
     concurrent: int
     epochs: int
-    scored: int
+    passes_before: int
     updates: int
 
     def under(self, sharding: Sharding) -> Job:
@@ -101,8 +100,8 @@ def job_of(settings: dict[str, Any], prompt_tokens: int) -> Job:
     """
     if prompt_tokens < 1:
         raise UserError(f"--prompt_tokens must be >= 1, got {prompt_tokens}")
-    module = build(settings["model"])
-    policy, learner = module.policy, module.learner
+    chosen: Settings = build({"model": settings["model"]}).model.settings
+    policy = chosen.policy
     anatomy = measure(policy)
     sharding = sharding_of(settings["trainer"], anatomy.experts)
     if sharding.kind == "fsdp2":
@@ -114,9 +113,9 @@ def job_of(settings: dict[str, Any], prompt_tokens: int) -> Job:
         )
     name, states = _optimizer(settings["model"]["optimizer"])
     given = str(settings["trainer"].get("precision") or "32-true"), str(policy.dtype), states
-    separate = isinstance(learner.critic, SeparateCritic)
-    answers = prompts * module.group_size // sharding.world
-    frozen_copy = learner.reference.source not in ("none", "adapter_base")
+    separate = isinstance(chosen.critic, SeparateCritic)
+    answers = prompts * chosen.group_size // sharding.world
+    frozen_copy = chosen.reference not in ("none", "adapter_base")
     return Job(
         anatomy=anatomy,
         sharding=sharding,
@@ -127,33 +126,15 @@ def job_of(settings: dict[str, Any], prompt_tokens: int) -> Job:
         critic=(anatomy.trunk, anatomy.routed) if separate else (0, 0),
         reference=frozen_copy,
         prompts=prompts,
-        group_size=module.group_size,
-        answer_tokens=module.sampling.max_new_tokens,
+        group_size=chosen.group_size,
+        answer_tokens=chosen.sampling.max_new_tokens,
         prompt_tokens=prompt_tokens,
-        micro_batch_tokens=learner.micro_batch_tokens,
-        concurrent=_at_once(module.sampler, answers),
-        epochs=learner.epochs,
-        scored=int(learner.updates_per_iteration > 1) + int(bool(learner.reference)),
-        updates=learner.updates_per_iteration,
+        micro_batch_tokens=chosen.micro_batch_tokens,
+        concurrent=_at_once(chosen.sampler, answers),
+        epochs=chosen.epochs,
+        passes_before=int(chosen.updates_per_iteration > 1) + int(chosen.reference != "none"),
+        updates=chosen.updates_per_iteration,
     )
-
-
-def build(settings: dict[str, Any]) -> RLModule:
-    """Instantiate the module of a run, which loads no weights.
-
-    Args:
-        settings: The ``model`` section.
-
-    Returns:
-        The module.
-
-    Raises:
-        UserError: If it refuses its settings.
-    """
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(RLModule, "model")
-    module: RLModule = parser.instantiate_classes(parser.parse_object({"model": settings})).model
-    return module
 
 
 def precision_of(precision: str, dtype: str, states: int, kind: str) -> Precision:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rlzoo.models.scoring import CHUNK_FLOATS
+from rlzoo.models.log_probs import CHUNK_FLOATS
 from rlzoo.plan.anatomy import Anatomy
 from rlzoo.plan.job import Job
 
@@ -148,8 +148,8 @@ def transport(job: Job, fixed: int, free: int) -> list[Part]:
         size = 2 * p.gradient * min(BUCKET, held)
         lines = [Part("gradient buckets", size, "2 of 0.2 B elements at most", rollout=False)]
         if s.stage == 3 and s.world > 1:
-            spread = a.total - a.routed + (a.routed / s.ep_size if s.ep_size < s.world else 0)
-            live = min(LIVE, spread)
+            held = a.total - a.routed + (a.routed / s.ep_size if s.ep_size < s.world else 0)
+            live = min(LIVE, held)
             lines.append(Part("gathered weights", p.weight * live, _times(p.weight, live)))
         return lines
     if s.kind == "fsdp2" and s.world > 1:

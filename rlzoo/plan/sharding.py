@@ -11,7 +11,7 @@ from rlzoo.errors import UserError
 
 @dataclass(frozen=True)
 class Sharding:
-    """How a model is spread over processes.
+    """How a model is sharded over processes.
 
     Attributes:
         kind: ``single``, ``ddp``, ``deepspeed`` or ``fsdp2``.
@@ -19,7 +19,7 @@ class Sharding:
         nodes: Machines.
         stage: ZeRO stage: what is partitioned from 1 on is optimizer state, from 2 gradients,
             from 3 weights. FSDP2 does what stage 3 does.
-        ep_size: Processes over which the experts of a layer are spread.
+        ep_size: Processes over which the experts of a layer are sharded.
         bucket_view: Whether DDP's gradients live in its buckets, in place of a copy there.
         gather_for_rollout: Whether FSDP2 keeps all weights whole while answers are sampled.
         offload_optimizer: Whether optimizer state is in the host's memory.
@@ -69,7 +69,7 @@ class Sharding:
         return dense + routed / self.ep_size
 
     def alternatives(self, experts: int) -> list[Sharding]:
-        """Return the other ways to spread the same model over the same processes.
+        """Return the other ways to shard the same model over the same processes.
 
         Args:
             experts: Routed experts per layer, 0 for a dense model.
@@ -80,10 +80,10 @@ class Sharding:
             return [replace(plain, kind="single", stage=0), *zero]
         fits = [e for e in (8, 4, 2) if experts and experts % e == 0 and self.world % e == 0]
         size = self.ep_size if self.ep_size > 1 else max(fits, default=1)
-        spread = [replace(way, ep_size=size) for way in zero[1:]] if size > 1 else []
+        sharded = [replace(way, ep_size=size) for way in zero[1:]] if size > 1 else []
         first = replace(plain, kind="ddp", stage=0)
         whole = replace(plain, kind="fsdp2", stage=3, gather_for_rollout=True)
-        return [first, *zero, whole, replace(whole, gather_for_rollout=False), *spread]
+        return [first, *zero, whole, replace(whole, gather_for_rollout=False), *sharded]
 
 
 def sharding_of(trainer: dict[str, Any], experts: int) -> Sharding:
@@ -94,7 +94,7 @@ def sharding_of(trainer: dict[str, Any], experts: int) -> Sharding:
         experts: Routed experts per layer, 0 for a dense model.
 
     Returns:
-        How its weights are spread.
+        How its weights are sharded.
 
     Raises:
         UserError: If the settings depend on the machine, or the strategy is not known.

@@ -49,7 +49,7 @@ def decoding(job: Job, device: Hardware) -> Bound:
     s earlier tokens. Memory: every weight that some token meets is read once, and each answer's
     keys and values. With b answers, E experts and x chosen, E (1 - (1 - x/E)^b) experts are met if
     routers choose evenly. Network: weights that are partitioned are gathered for every step, and
-    spread experts get their tokens by all-to-all.
+    sharded experts get their tokens by all-to-all.
 
     Args:
         job: The run.
@@ -101,14 +101,14 @@ def training(job: Job, device: Hardware) -> Bound:
     length = job.prompt_tokens + job.answer_tokens
     rows = job.prompts * job.group_size // s.world
     tokens = float(rows * length)
-    passes = job.epochs * (2 + job.checkpointing) + job.scored
+    passes = job.epochs * (2 + job.checkpointing) + job.passes_before
     attention = 2 * a.layers * length * a.query_width
     learned = 2 * a.multiplied * a.trainable / a.total
     work = passes * (2 * a.multiplied + attention) + job.epochs * (learned + attention)
     work *= 1 + job.critic[0] / a.total
     micro = -(-tokens // job.micro_batch_tokens) * job.epochs
     if s.stage == 3:
-        traffic = (3 * micro + job.scored * micro / job.epochs) * gathered(job)
+        traffic = (3 * micro + job.passes_before * micro / job.epochs) * gathered(job)
     else:
         reduced = s.share(a.trainable - a.trainable_routed, a.trainable_routed, 4)
         traffic = 2 * job.updates * p.gradient * reduced * (s.world - 1) / s.world

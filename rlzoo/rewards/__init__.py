@@ -6,7 +6,7 @@ from rlzoo.rewards.format import RegexFormat, TagFormat
 from rlzoo.rewards.function import FunctionReward
 from rlzoo.rewards.length import LengthPenalty, OverlongPenalty
 from rlzoo.rewards.math_answer import MathAnswer
-from rlzoo.rewards.reasoning_gym import ReasoningGymScore
+from rlzoo.rewards.reasoning_gym import ReasoningGymReward
 from rlzoo.rewards.runner import RewardRunner, combine
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
     "LengthPenalty",
     "MathAnswer",
     "OverlongPenalty",
-    "ReasoningGymScore",
+    "ReasoningGymReward",
     "RegexFormat",
     "Reward",
     "RewardRunner",

@@ -20,14 +20,14 @@ class Sample:
     """One answer to score; picklable, no tensors.
 
     Example:
-        ``Sample(row=0, prompt="12+30=", completion="42", answer="42", terminated=True,
+        ``Sample(row=0, prompt="12+30=", completion="42", target="42", terminated=True,
         num_tokens=3)``
 
     Attributes:
         row: Index in the iteration, for error messages.
         prompt: What the model was asked, as text.
         completion: What it answered, special tokens left out; empty if it stopped at once.
-        answer: The reference answer.
+        target: The reference answer.
         terminated: False where the answer was cut at the longest length.
         num_tokens: Response tokens, EOS included.
         columns: The other columns of the dataset row.
@@ -36,22 +36,22 @@ class Sample:
     row: int
     prompt: str
     completion: str
-    answer: str
+    target: str
     terminated: bool
     num_tokens: int
     columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Reward(ABC):
-    """Scores answers; subclass it and write ``score``.
+    """Scores answers; subclass it and write ``reward``.
 
     A reward must be picklable if it has a timeout. One that has to see the whole batch at once
-    overrides ``score_all``.
+    overrides ``reward_all``.
 
     Args:
         weight: Factor in the sum of all rewards; 0 only logs this reward.
         timeout: Seconds one row may take (the whole batch, for a reward that overrides
-            ``score_all``). Rows then run in worker processes, one that is late is killed and
+            ``reward_all``). Rows then run in worker processes, one that is late is killed and
             abstains. None scores in the training process, without a limit.
         on_error: What an exception does: ``raise`` stops training, ``abstain`` leaves the row out
             and logs a warning.
@@ -89,13 +89,13 @@ class Reward(ABC):
     @property
     def batched(self) -> bool:
         """Whether the reward scores the whole batch in one call."""
-        return type(self).score_all is not Reward.score_all
+        return type(self).reward_all is not Reward.reward_all
 
     def prepare(self) -> None:  # noqa: B027
         """Import what scoring needs; called before the first row, outside its timeout."""
 
     @abstractmethod
-    def score(self, sample: Sample) -> float | None:
+    def reward(self, sample: Sample) -> float | None:
         """Score one answer.
 
         Args:
@@ -105,7 +105,7 @@ class Reward(ABC):
             A finite number, or None to abstain: the row then leaves the loss.
         """
 
-    def score_all(self, samples: Sequence[Sample]) -> Sequence[float | None]:
+    def reward_all(self, samples: Sequence[Sample]) -> Sequence[float | None]:
         """Score a batch; override it only if rows must be seen together.
 
         Args:
@@ -114,7 +114,7 @@ class Reward(ABC):
         Returns:
             N scores, in the order of the samples.
         """
-        return [self.score(sample) for sample in samples]
+        return [self.reward(sample) for sample in samples]
 
 
 def require_number(field: str, value: Any) -> float:
@@ -135,7 +135,7 @@ def require_number(field: str, value: Any) -> float:
     return value  # type: ignore[return-value]
 
 
-def as_score(value: Any) -> float | None:
+def as_reward(value: Any) -> float | None:
     """Turn what a reward returned for one row into a float.
 
     Args:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlzoo.errors import UserError
-from rlzoo.rewards.base import Reward, Sample, as_score
+from rlzoo.errors import UserError, one_line
+from rlzoo.rewards.base import Reward, Sample, as_reward
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ def attempt(reward: Reward, samples: Sequence[Sample]) -> Outcome:
     """
     try:
         if reward.batched:
-            returned: Any = reward.score_all(samples)
+            returned: Any = reward.reward_all(samples)
         else:
-            returned = [reward.score(sample) for sample in samples]
+            returned = [reward.reward(sample) for sample in samples]
     except UserError:
         raise
     except Exception as error:
-        return Failure(f"{type(error).__name__}: {one_line(error)}", error)
+        return Failure(f"{type(error).__name__}: {one_line(error, 200)}", error)
     return check(reward, samples, returned)
 
 
@@ -82,7 +82,7 @@ def check(reward: Reward, samples: Sequence[Sample], returned: Any) -> list[floa
     scores = []
     for sample, value in zip(samples, returned, strict=True):
         try:
-            scores.append(as_score(value))
+            scores.append(as_reward(value))
         except ValueError as error:
             raise UserError(
                 f"reward '{reward.name}' {error} for row {sample.row}; "
@@ -134,17 +134,3 @@ def restored(failure: Failure) -> Failure:
     if isinstance(failure.error, _Traced):
         return Failure(failure.reason, failure.error.restore())
     return failure
-
-
-def one_line(error: BaseException, longest: int = 200) -> str:
-    """Return the message of an exception as one line.
-
-    Args:
-        error: The exception.
-        longest: Characters to keep.
-
-    Returns:
-        The message.
-    """
-    text = " ".join(str(error).split())
-    return text if len(text) <= longest else text[: longest - 3] + "..."

@@ -21,11 +21,11 @@ class ExactMatch(Reward):
         self.strip = strip
         self.require_termination = require_termination
 
-    def score(self, sample: Sample) -> float:
+    def reward(self, sample: Sample) -> float:
         """Compare the completion with the answer."""
         if self.require_termination and not sample.terminated:
             return 0.0
-        completion, answer = sample.completion, sample.answer
+        completion, answer = sample.completion, sample.target
         if self.strip:
             completion, answer = completion.strip(), answer.strip()
         return float(completion == answer)
@@ -39,9 +39,9 @@ class FirstLineMatch(Reward):
     0, since it might have gone on.
     """
 
-    def score(self, sample: Sample) -> float:
+    def reward(self, sample: Sample) -> float:
         """Compare the first line of the completion with the answer."""
         line, newline, _ = sample.completion.partition("\n")
         if not newline and not sample.terminated:
             return 0.0
-        return float(line.strip() == sample.answer.strip())
+        return float(line.strip() == sample.target.strip())

@@ -28,7 +28,7 @@ class RegexFormat(Reward):
                 "escape special characters with a backslash"
             ) from error
 
-    def score(self, sample: Sample) -> float:
+    def reward(self, sample: Sample) -> float:
         """Match the completion."""
         return float(self.pattern.fullmatch(sample.completion) is not None)
 
@@ -51,7 +51,7 @@ class TagFormat(Reward):
                 f"{self.name}.tags={self.tags}: name one or more distinct tags, without <>"
             )
 
-    def score(self, sample: Sample) -> float:
+    def reward(self, sample: Sample) -> float:
         """Look for the tags."""
         marks = [mark for tag in self.tags for mark in (f"<{tag}>", f"</{tag}>")]
         once = all(sample.completion.count(mark) == 1 for mark in marks)

@@ -7,9 +7,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlzoo.errors import UserError, nearest
+from rlzoo.errors import UserError, nearest, one_line
 from rlzoo.rewards.base import Reward, Sample
-from rlzoo.rewards.contract import one_line
 
 _ROW = ("completion", "prompt", "answer", "terminated", "num_tokens", "row")
 _BATCH = {
@@ -54,17 +53,17 @@ class FunctionReward(Reward):
         """Whether the function names ``completions``."""
         return self._batched
 
-    def score(self, sample: Sample) -> Any:
+    def reward(self, sample: Sample) -> Any:
         """Call the function for one row."""
         if self._batched:
-            return self.score_all([sample])[0]
+            return self.reward_all([sample])[0]
         values = {**sample.columns, **{name: getattr(sample, name) for name in _ROW}}
         return self.function(**self._choose(values))
 
-    def score_all(self, samples: Sequence[Sample]) -> Any:
+    def reward_all(self, samples: Sequence[Sample]) -> Any:
         """Call the function once for all rows, or once per row."""
         if not self._batched:
-            return [self.score(sample) for sample in samples]
+            return [self.reward(sample) for sample in samples]
         shared = set(samples[0].columns).intersection(*(sample.columns for sample in samples))
         values: dict[str, list[Any]] = {
             name: [sample.columns[name] for sample in samples] for name in shared
@@ -118,7 +117,7 @@ def _resolve(path: str) -> Callable[..., Any]:
     except Exception as error:
         raise UserError(
             f"FunctionReward.function='{path}': cannot import '{module_name}' "
-            f"({type(error).__name__}: {one_line(error)}); install it or put it on PYTHONPATH"
+            f"({type(error).__name__}: {one_line(error, 200)}); install it or put it on PYTHONPATH"
         ) from error
     if not hasattr(module, attribute):
         hint = nearest(attribute, [name for name in vars(module) if not name.startswith("_")])

@@ -24,7 +24,7 @@ class LengthPenalty(Reward):
             raise UserError(f"{self.name}.limit={limit}: must be at least 1")
         self.limit = limit
 
-    def score(self, sample: Sample) -> float:
+    def reward(self, sample: Sample) -> float:
         """Price the answer."""
         return -sample.num_tokens / self.limit
 
@@ -53,7 +53,7 @@ class OverlongPenalty(Reward):
         self.max_tokens = max_tokens
         self.buffer = buffer
 
-    def score(self, sample: Sample) -> float:
+    def reward(self, sample: Sample) -> float:
         """Measure the answer."""
         free = self.max_tokens - self.buffer
         if sample.num_tokens <= free:

@@ -32,7 +32,7 @@ class MathAnswer(Reward):
         """Import Math-Verify."""
         _math_verify()
 
-    def score(self, sample: Sample) -> float:
+    def reward(self, sample: Sample) -> float:
         """Compare the completion with the answer.
 
         Args:
@@ -45,10 +45,10 @@ class MathAnswer(Reward):
             ValueError: If the reference holds no mathematical expression.
         """
         math_verify = _math_verify()
-        gold = _parse_expression(sample.answer)
+        gold = _parse_expression(sample.target)
         if not gold:
             raise ValueError(
-                f"no mathematical expression in the reference answer '{sample.answer}'"
+                f"no mathematical expression in the reference answer '{sample.target}'"
             )
         tagged = _ANSWER.findall(sample.completion)
         if tagged:

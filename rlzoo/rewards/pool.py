@@ -14,9 +14,9 @@ from concurrent.futures import BrokenExecutor, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
-from rlzoo.errors import UserError
+from rlzoo.errors import UserError, one_line
 from rlzoo.rewards.base import Reward, Sample
-from rlzoo.rewards.contract import Failure, Outcome, attempt, one_line, portable, restored
+from rlzoo.rewards.contract import Failure, Outcome, attempt, portable, restored
 from rlzoo.rewards.spawn import spawn_context
 
 START_SECONDS = 30.0
@@ -51,8 +51,8 @@ class WorkerPool:
         except Exception as error:
             raise UserError(
                 f"reward '{reward.name}' has timeout={reward.timeout} but cannot be sent to a "
-                f"worker process ({one_line(error)}); move its function or class to the top level "
-                "of a module, or set timeout: null"
+                f"worker process ({one_line(error, 200)}); move its function or class to the "
+                "top level of a module, or set timeout: null"
             ) from error
         self._pool: Any = None
 
@@ -96,7 +96,7 @@ class WorkerPool:
         pool = self._started()
         timeout = self.reward.timeout
         try:
-            return [pool.schedule(_score, args=(chunk,), timeout=timeout) for chunk in chunks]
+            return [pool.schedule(_reward, args=(chunk,), timeout=timeout) for chunk in chunks]
         except RuntimeError as error:  # a worker died meanwhile, and the pool takes no more rows
             broken: Future[Outcome] = Future()
             broken.set_exception(BrokenExecutor(str(error)))
@@ -124,7 +124,7 @@ class WorkerPool:
         except UserError:
             raise
         except Exception as error:
-            outcome = Failure(f"{type(error).__name__}: {one_line(error)}", error)
+            outcome = Failure(f"{type(error).__name__}: {one_line(error, 200)}", error)
         return restored(outcome) if isinstance(outcome, Failure) else outcome
 
     def _limit(self, chunks: int) -> float:
@@ -188,7 +188,7 @@ def _start(payload: bytes) -> None:
     except Exception as error:
         problem = UserError(
             f"a reward cannot be loaded in a worker process ({type(error).__name__}: "
-            f"{one_line(error)}); move it to the top level of an importable module, "
+            f"{one_line(error, 200)}); move it to the top level of an importable module, "
             "or set timeout: null"
         )
         problem = error if isinstance(error, UserError) else problem
@@ -201,7 +201,7 @@ def _start(payload: bytes) -> None:
         _load = lambda: reward  # noqa: E731
 
 
-def _score(samples: Sequence[Sample]) -> Outcome:
+def _reward(samples: Sequence[Sample]) -> Outcome:
     assert _load is not None
     outcome = attempt(_load(), samples)
     return portable(outcome) if isinstance(outcome, Failure) else outcome

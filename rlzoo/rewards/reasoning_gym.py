@@ -12,7 +12,7 @@ from rlzoo.rewards.base import Reward, Sample
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
-class ReasoningGymScore(Reward):
+class ReasoningGymReward(Reward):
     """Asks the reasoning-gym task that wrote a question to score the answer.
 
     Goes with ``rlzoo.tasks.ReasoningGym``. The text is stripped first, since a trailing space
@@ -38,7 +38,7 @@ class ReasoningGymScore(Reward):
         """Import reasoning-gym."""
         _reasoning_gym()
 
-    def score(self, sample: Sample) -> float:
+    def reward(self, sample: Sample) -> float:
         """Score the completion.
 
         Args:
@@ -88,6 +88,6 @@ def _reasoning_gym() -> Any:
         import reasoning_gym
     except ImportError as error:
         raise UserError(
-            f"ReasoningGymScore needs reasoning-gym ({error}): pip install 'rlzoo-lightning[gym]'"
+            f"ReasoningGymReward needs reasoning-gym ({error}): pip install 'rlzoo-lightning[gym]'"
         ) from error
     return reasoning_gym

@@ -19,14 +19,14 @@ class Sampler(ABC):
     reports_experts: bool = False
 
     def check(  # noqa: B027 - most refuse nothing
-        self, policy: Policy, world_size: int, *, spread: bool
+        self, policy: Policy, world_size: int, *, sharded: bool
     ) -> None:
         """Refuse what cannot work, before any weights are loaded.
 
         Args:
             policy: The model, whose config can be read.
             world_size: Processes that train.
-            spread: Whether the strategy keeps a share of the weights in each of them.
+            sharded: Whether the strategy keeps a share of the weights in each of them.
 
         Raises:
             UserError: Naming the setting, its value and the remedy.

@@ -20,7 +20,7 @@ from rlzoo.models.base import Policy
 from rlzoo.rollout.base import Sampler, check_request
 from rlzoo.rollout.decoding.choice import decoder_for
 from rlzoo.rollout.decoding.decoders import Decoder
-from rlzoo.rollout.decoding.expert_trace import Trace
+from rlzoo.rollout.decoding.expert_trace import ExpertTrace
 from rlzoo.rollout.decoding.token_choice import draw
 from rlzoo.types import Prompts, Rollouts, SamplingParams
 
@@ -53,7 +53,7 @@ class NativeSampler(Sampler):
         """Draw answers to every prompt; see `Sampler.sample`.
 
         The log-probs are those of the whole softmax at the temperature (1 when greedy), before
-        top_k and top_p, so that they compare with `Policy.score`.
+        top_k and top_p, so that they compare with `Policy.log_probs`.
 
         Args:
             policy: The model.
@@ -73,17 +73,17 @@ class NativeSampler(Sampler):
         with policy.generating(), policy.noting_experts() as noted:
             out = _Answers.empty(prompts, num_samples, params.max_new_tokens, policy, noted)
             rows = max(1, min(size, self.max_concurrent))
-            run = _Run(self, policy, prompts, num_samples, params, seed, out, rows)
+            run = _Sampling(self, policy, prompts, num_samples, params, seed, out, rows)
             with run.decoder.weights():
                 run.finish()
-        return out.rollouts(policy, prompts, num_samples)
+        return out.rollouts(policy, prompts, params)
 
     def ends(self, tokens: Tensor, eos: Tensor, rows: Tensor, counts: Tensor) -> Tensor:
         """Say which answers are complete with the token they were just given.
 
         Args:
             tokens: (n,) the latest tokens.
-            eos: (E,) ids that end an answer.
+            eos: (ids,) that end an answer.
             rows: (n,) where the answers stand in the rollouts.
             counts: (n,) tokens given so far, this one included.
 
@@ -101,7 +101,7 @@ class _Answers:
     log_probs: Tensor
     lengths: Tensor
     terminated: Tensor
-    trace: Trace
+    trace: ExpertTrace
 
     @staticmethod
     def empty(
@@ -114,37 +114,32 @@ class _Answers:
         device, size = policy.device, len(prompts) * num_samples
         asked = torch.tensor([len(prompt.token_ids) for prompt in prompts.rows], device=device)
         return _Answers(
-            trace=Trace(noted, asked.repeat_interleave(num_samples), width),
+            trace=ExpertTrace(noted, asked.repeat_interleave(num_samples), width),
             token_ids=torch.zeros(size, width + 1, dtype=torch.long, device=device),
             log_probs=torch.zeros(size, width + 1, device=device),
             lengths=torch.zeros(size, dtype=torch.long, device=device),
             terminated=torch.zeros(size, dtype=torch.bool, device=device),
         )
 
-    def rollouts(self, policy: Policy, prompts: Prompts, num_samples: int) -> Rollouts:
-        token_ids, log_probs = self.token_ids[:, :-1], self.log_probs[:, :-1]
-        mask = torch.arange(token_ids.shape[1], device=policy.device) < self.lengths[:, None]
-        token_ids = token_ids.where(mask, policy.pad_id)
-        log_probs = log_probs.where(mask, 0.0)
-        if not bool(torch.isfinite(log_probs).all()):
+    def rollouts(self, policy: Policy, prompts: Prompts, params: SamplingParams) -> Rollouts:
+        try:
+            return Rollouts.of(
+                prompts,
+                params,
+                policy,
+                self.token_ids[:, :-1],
+                self.log_probs[:, :-1],
+                lengths=self.lengths,
+                terminated=self.terminated,
+                routing=self.trace.experts,
+            )
+        except FloatingPointError as error:
             raise UserError(
                 "the model's logits are NaN: training diverged; lower the learning rate"
-            )
-        rows = zip(token_ids.tolist(), self.lengths.tolist(), strict=True)
-        positions = torch.tensor(prompts.positions, dtype=torch.long, device=policy.device)
-        return Rollouts(
-            prompts=prompts,
-            group_ids=positions.repeat_interleave(num_samples),
-            token_ids=token_ids,
-            mask=mask,
-            terminated=self.terminated,
-            log_probs=log_probs,
-            completions=tuple(policy.decode(ids[:length]) for ids, length in rows),
-            routing=self.trace.experts,
-        )
+            ) from error
 
 
-class _Run:
+class _Sampling:
     """One call of `sample`: who waits, who is being decoded, and where their tokens go.
 
     All per-answer tensors are in the order of the decoder's rows.

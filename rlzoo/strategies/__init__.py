@@ -1,9 +1,8 @@
 """What a training strategy asks of the update loop, and strategies of our own."""
 
-from rlzoo.strategies.accumulation import accumulating
 from rlzoo.strategies.deepspeed.strategy import DeepSpeedExpertParallelStrategy
 from rlzoo.strategies.fsdp2 import FSDP2Strategy, shard_model
-from rlzoo.strategies.stepping import clip_and_step, is_engine, training_pass
+from rlzoo.strategies.stepping import accumulating, clip_and_step, is_engine, training_pass
 
 __all__ = [
     "DeepSpeedExpertParallelStrategy",

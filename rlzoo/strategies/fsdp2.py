@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
@@ -14,10 +14,8 @@ from typing_extensions import override
 
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
+from rlzoo.models.critic import Critic
 from rlzoo.types import Sequences
-
-if TYPE_CHECKING:
-    from rlzoo.training.module import RLModule
 
 
 class FSDP2Strategy(ModelParallelStrategy):
@@ -35,7 +33,7 @@ class FSDP2Strategy(ModelParallelStrategy):
         **kwargs: ``process_group_backend`` and ``timeout`` of Lightning's ModelParallelStrategy.
     """
 
-    spread = True
+    sharded = True
 
     def __init__(self, gather_for_rollout: bool = True, **kwargs: Any) -> None:
         super().__init__(save_distributed_checkpoint=False, **kwargs)
@@ -56,7 +54,7 @@ class FSDP2Strategy(ModelParallelStrategy):
         ids = torch.zeros(1, 2, dtype=torch.long, device=self.root_device)
         mask = torch.ones(1, 1, dtype=torch.bool, device=self.root_device)
         with torch.no_grad():
-            policy.score(Sequences(ids, torch.ones_like(ids[:, 0]), mask))
+            policy.log_probs(Sequences(ids, torch.ones_like(ids[:, 0]), mask))
         reshard(policy)
 
 
@@ -83,20 +81,23 @@ def check_sharding(strategy: Any) -> None:
         raise UserError(f"trainer.strategy {name} is a class; give trainer.strategy.class_path")
 
 
-def shard_model(module: RLModule) -> None:
+def shard_model(
+    strategy: Any, policy: Policy, critic: Critic | None, reference: Policy | None
+) -> None:
     """Cut up policy, critic and reference where the strategy asks for it.
 
     Args:
-        module: After its weights are loaded, before its optimizer is built.
+        strategy: The trainer's.
+        policy: Its weights are loaded, and no optimizer knows them yet.
+        critic: Likewise, or None.
+        reference: The frozen copy that a reference keeps, or None.
     """
-    strategy = module.trainer.strategy
     if not isinstance(strategy, FSDP2Strategy):
         return
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     mesh = strategy.device_mesh["data_parallel"]
-    policy, critic = module.policy, module.critic
-    for copy in (policy, module.learner.reference.frozen):
+    for copy in (policy, reference):
         if copy is not None:
             copy.settled_feed()
             _shard_layers(copy.causal_lm.base_model, mesh)
@@ -160,5 +161,5 @@ def reshard(policy: nn.Module) -> None:
 
 
 def whole(value: Tensor) -> Tensor:
-    """Return a number that may be spread over ranks, as one that is not."""
+    """Return a number that may be sharded over ranks, as one that is not."""
     return value.full_tensor() if isinstance(value, DTensor) else value

@@ -1,18 +1,17 @@
-"""One optimizer step under each strategy: clip, refuse what is not finite, step."""
+"""One optimizer step under each strategy: accumulate, clip, refuse what is not finite, step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from rlzoo.models.forward import predict
 from rlzoo.strategies.fsdp2 import whole
 from rlzoo.strategies.master_weights import stepped
-
-if TYPE_CHECKING:
-    from rlzoo.training.module import RLModule
 
 
 def is_engine(model: Any) -> bool:
@@ -20,31 +19,52 @@ def is_engine(model: Any) -> bool:
     return type(model).__module__.startswith("deepspeed.")
 
 
-def training_pass(module: RLModule) -> Callable[..., dict[str, Any]]:
-    """Return what makes a pass with gradients: a DeepSpeed engine has to see each of them."""
-    model: Any = module.trainer.model
+def training_pass(model: Any) -> Callable[..., dict[str, Any]]:
+    """Return what makes a pass with gradients: a DeepSpeed engine has to see each of them.
+
+    Args:
+        model: The trainer's model, wrapped by the strategy or not.
+    """
     return model if is_engine(model) else predict
 
 
-def clip_and_step(module: RLModule, optimizer: Any) -> tuple[float, bool]:
-    """Scale the gradients down to ``max_grad_norm``, step unless they are not finite, clear them.
+def clip_and_step(model: Any, optimizer: Any, max_norm: float) -> tuple[float, bool]:
+    """Scale the gradients down to a norm, step unless they are not finite, clear them.
 
     Args:
-        module: Whose step it is.
+        model: The trainer's model, wrapped by the strategy or not.
         optimizer: Lightning's wrapper of the one optimizer, whose parameters hold the gradients of
             all micro-batches and ranks.
+        max_norm: Largest norm; 0 is off.
 
     Returns:
         The norm before clipping, over all ranks and experts, and whether the step was taken.
     """
-    engine: Any = module.trainer.model
-    if is_engine(engine):
+    if is_engine(model):
         optimizer.step()  # DeepSpeed clips, skips and clears by itself
-        return float(engine.get_global_grad_norm()), bool(engine.was_step_applied())
-    limit = module.max_grad_norm or float("inf")
+        return float(model.get_global_grad_norm()), bool(model.was_step_applied())
+    limit = max_norm or float("inf")
     norm = whole(torch.nn.utils.clip_grad_norm_(stepped(optimizer), limit))
     finite = bool(torch.isfinite(norm))
     if finite:
         optimizer.step()
     optimizer.zero_grad()
     return float(norm), finite
+
+
+def accumulating(model: Any, *, last: bool) -> AbstractContextManager[None]:
+    """Return the context in which one micro-batch of an optimizer step runs its backward pass.
+
+    Under DDP all but the last micro-batch stay local, so that gradients travel once per step.
+
+    Args:
+        model: The trainer's model, wrapped by the strategy or not.
+        last: Whether this is the step's last micro-batch.
+
+    Returns:
+        A context manager.
+    """
+    if isinstance(model, DistributedDataParallel) and not last:
+        sync: AbstractContextManager[None] = model.no_sync()
+        return sync
+    return nullcontext()

@@ -26,4 +26,4 @@ class Addition(ProceduralTask):
     def draw(self, rng: random.Random) -> Example:
         """Draw the numbers."""
         left, right = draw_number(rng, self.digits), draw_number(rng, self.digits)
-        return Example(prompt=f"{left}+{right}=", answer=str(left + right))
+        return Example(prompt=f"{left}+{right}=", target=str(left + right))

@@ -21,17 +21,17 @@ class Example:
     """One question with its answer.
 
     Example:
-        ``Example(prompt="12+30=", answer="42")`` or, as a chat,
-        ``Example(prompt=({"role": "user", "content": "12+30?"},), answer="42")``
+        ``Example(prompt="12+30=", target="42")`` or, as a chat,
+        ``Example(prompt=({"role": "user", "content": "12+30?"},), target="42")``
 
     Attributes:
         prompt: Plain text, or chat messages with ``role`` and ``content``.
-        answer: The reference answer.
+        target: The reference answer.
         columns: Whatever else rewards may ask for by name.
     """
 
     prompt: PromptText
-    answer: str
+    target: str
     columns: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -76,7 +76,7 @@ class Task(ABC):
         alphabet = self.alphabet
         return "".join(
             rng.choice(alphabet) if rng.random() < noise else character
-            for character in example.answer
+            for character in example.target
         )
 
 

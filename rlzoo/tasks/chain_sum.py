@@ -48,7 +48,7 @@ class ChainSum(ProceduralTask):
         expression, value = self._expression(rng)
         lines = [f"{solved} = {result}\n" for solved, result in self._solved.items()]
         columns = {"expression": expression}
-        return Example("".join(lines) + f"{expression} =", answer=str(value), columns=columns)
+        return Example("".join(lines) + f"{expression} =", target=str(value), columns=columns)
 
     def accepts(self, example: Example) -> bool:
         """Refuse a question that the prompt has solved."""

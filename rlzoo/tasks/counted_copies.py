@@ -40,4 +40,4 @@ class CountedCopies(ProceduralTask):
         copies, word = rng.randint(self.min_copies, self.max_copies), rng.sample(LETTERS, 3)
         text = "".join(word)
         answer = "".join(f"{number}{text}" for number in range(1, copies + 1))
-        return Example(prompt=f"C{copies}{text}=", answer=answer)
+        return Example(prompt=f"C{copies}{text}=", target=answer)

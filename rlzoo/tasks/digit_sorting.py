@@ -34,4 +34,4 @@ class DigitSorting(ProceduralTask):
         """Draw the digits."""
         count = rng.randint(self.min_digits, self.max_digits)
         digits = [rng.choice("0123456789") for _ in range(count)]
-        return Example(prompt=f"S{''.join(digits)}=", answer="".join(sorted(digits)))
+        return Example(prompt=f"S{''.join(digits)}=", target="".join(sorted(digits)))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlzoo.errors import UserError, nearest
+from rlzoo.errors import UserError, nearest, one_line
 from rlzoo.tasks.base import Example, Split
 from rlzoo.tasks.columns import to_example
 from rlzoo.tasks.tabular import TabularTask
@@ -106,7 +106,7 @@ class HubDataset(TabularTask):
                 else datasets.load_dataset(self.path, self.name)
             )
         except Exception as error:
-            text = " ".join(str(error).split())[:300]
+            text = one_line(error, 300)
             raise UserError(
                 f"HubDataset.path='{self.path}', name={self.name}: cannot be loaded "
                 f"({type(error).__name__}: {text}); correct the path or the name"

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlzoo.errors import UserError, nearest
+from rlzoo.errors import UserError, nearest, one_line
 from rlzoo.tasks.base import Example, Split, Task
 from rlzoo.tasks.splits import in_split, require_size
 
@@ -15,7 +15,7 @@ TRIES = 1000
 
 
 class ReasoningGym(Task):
-    """Asks questions of one reasoning-gym dataset; score them with ``ReasoningGymScore``.
+    """Asks questions of one reasoning-gym dataset; score them with ``ReasoningGymReward``.
 
     The splits draw with seeds of their own, and a question belongs to one of them by a hash of its
     text, half of all questions each, so that they share none. A few datasets of the library
@@ -48,7 +48,7 @@ class ReasoningGym(Task):
             seed: Seeds the dataset.
 
         Returns:
-            The examples; ``columns`` hold what ``ReasoningGymScore`` needs.
+            The examples; ``columns`` hold what ``ReasoningGymReward`` needs.
         """
         size = require_size(size, split, f"ReasoningGym '{self.name}'")
         digest = hashlib.sha256(f"{seed}/{split}".encode()).digest()
@@ -89,7 +89,7 @@ class ReasoningGym(Task):
         try:
             return reasoning_gym.create_dataset(self.name, size=size, seed=seed, **self.config)
         except Exception as error:
-            text = " ".join(str(error).split())[:200]
+            text = one_line(error, 200)
             raise UserError(
                 f"ReasoningGym.config={self.config} does not suit '{self.name}' "
                 f"({type(error).__name__}: {text}); correct it"

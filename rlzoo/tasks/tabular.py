@@ -61,7 +61,7 @@ class TabularTask(Task):
         """Every printable ASCII character, and whatever else the training rows contain."""
         extra: set[str] = set()
         for example in self._rows("train"):
-            extra.update(example.answer)
+            extra.update(example.target)
             if isinstance(example.prompt, str):
                 extra.update(example.prompt)
             else:

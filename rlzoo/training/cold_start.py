@@ -103,7 +103,7 @@ class ColdStart:
         facts = {
             "settings": self.settings,
             "task": [type(task).__qualname__, settings],
-            "examples": [[str(row.prompt), row.answer] for row in rows],
+            "examples": [[str(row.prompt), row.target] for row in rows],
             "demonstrations": [task.demonstration(r, noise, random.Random(0)) for r in rows[:32]],
             "ids": [policy.encode(row.prompt) for row in rows[:32]],
             "model": policy.source.hf_config.to_json_string(),
@@ -133,7 +133,7 @@ class ColdStart:
         for step in range(steps):
             chosen = [examples[(step * batch + i) % len(examples)] for i in range(batch)]
             sequences = self._sequences(policy, task, chosen, rng)
-            log_probs = policy.score(sequences).log_probs
+            log_probs = policy.log_probs(sequences).log_probs
             loss = -log_probs.sum() / sequences.mask.sum()
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(stepped(optimizer), 1.0)

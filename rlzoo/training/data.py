@@ -4,40 +4,58 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import lightning as L
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
 
 from rlzoo import distributed
 from rlzoo.errors import UserError
+from rlzoo.models.base import Policy
 from rlzoo.tasks.base import Example, Task
 from rlzoo.types import Prompt, Prompts
 
 log = logging.getLogger("rlzoo")
 
-Item = tuple[int, Prompt]
 HELD_OUT_SEED = 0
 """Held-out prompts are the same for every seed, so that runs can be compared on them."""
 
 
-class PromptDataset(Dataset[Item]):
-    """Tokenised prompts; asked for with the position they are to have in their batch."""
-
-    def __init__(self, prompts: Sequence[Prompt]) -> None:
-        self.prompts = prompts
+class Batches(Protocol):
+    """Positions and indices of the prompts of each batch."""
 
     def __len__(self) -> int:
-        return len(self.prompts)
+        """Return the number of batches."""
 
-    def __getitem__(self, key: tuple[int, int]) -> Item:
-        """Return the position as given and the prompt of an index."""
-        position, index = key
-        return position, self.prompts[index]
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        """Yield pairs of a prompt's position in its batch and its index."""
 
 
-class IterationSampler(Sampler[list[tuple[int, int]]]):
+class PromptLoader:
+    """Yields batches of prompts.
+
+    It is no ``torch.utils.data.DataLoader``: prompts are in memory and hold no tensors, and
+    Lightning would put a distributed sampler of its own into one, where ours is already aware of
+    ranks.
+
+    Args:
+        prompts: What indices mean.
+        batches: Which prompts come together.
+    """
+
+    def __init__(self, prompts: Sequence[Prompt], batches: Batches) -> None:
+        self.prompts, self.batches = prompts, batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Prompts]:
+        for pairs in self.batches:
+            rows = tuple(self.prompts[index] for _, index in pairs)
+            yield Prompts(rows, tuple(position for position, _ in pairs))
+
+
+class IterationBatches:
     """Batches of prompts as a pure function of seed and iteration, so that a resume goes on.
 
     Prompts are reshuffled for every pass over them; what does not fill a batch is left out of that
@@ -53,7 +71,6 @@ class IterationSampler(Sampler[list[tuple[int, int]]]):
     def __init__(
         self, size: int, batch: int, seed: int, finished: Callable[[], int] = lambda: 0
     ) -> None:
-        super().__init__()
         self.size, self.batch, self.seed, self.finished = size, batch, seed, finished
 
     def __len__(self) -> int:
@@ -73,11 +90,10 @@ class IterationSampler(Sampler[list[tuple[int, int]]]):
             yield list(enumerate(self.indices(iteration)))[rank::world]
 
 
-class RankBatches(Sampler[list[tuple[int, int]]]):
+class RankBatches:
     """Held-out prompts in order, each once, in equally many batches on every rank."""
 
     def __init__(self, size: int, batch: int) -> None:
-        super().__init__()
         rank, world = distributed.rank(), distributed.world_size()
         mine = [(i, i) for i in range(rank, size, world)]
         most = -(-size // world)  # of any rank; one with fewer ends with an empty batch
@@ -88,11 +104,6 @@ class RankBatches(Sampler[list[tuple[int, int]]]):
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         return iter(self.batches)
-
-
-def collate(items: list[Item]) -> Prompts:
-    """Return a batch as Prompts."""
-    return Prompts(tuple(p for _, p in items), tuple(position for position, _ in items))
 
 
 class PromptDataModule(L.LightningDataModule):
@@ -141,13 +152,27 @@ class PromptDataModule(L.LightningDataModule):
         self.train_prompts: list[Prompt] = []
         self.eval_prompts: list[Prompt] = []
 
-    def setup(self, stage: str) -> None:
-        """Read, check and tokenise the prompts; no weights are needed for it."""
+    def setup(self, stage: str, policy: Policy | None = None) -> None:
+        """Read, check and tokenize the prompts; no weights are needed for it.
+
+        Args:
+            stage: ``fit`` for training and held-out prompts, anything else for the held-out ones.
+            policy: Whose tokenizer is used; that of the trainer's module by default, so that only
+                a call without a Trainer has to name it.
+
+        Raises:
+            UserError: If there is neither a trainer nor a policy, or the prompts cannot be used.
+        """
         if self.eval_prompts:
             return
+        if policy is None:
+            if self.trainer is None:
+                raise UserError("data: without a Trainer, name the policy: setup(stage, policy)")
+            module: Any = self.trainer.lightning_module
+            policy = module.policy
         if stage == "fit":
             examples = self.task.examples("train", self.train_size, self.seed)
-            self.train_prompts = self.tokenise(examples, "train")
+            self.train_prompts = self.tokenize(examples, "train", policy)
             size, batch = len(self.train_prompts), self.prompts_per_iteration
             if size < batch:
                 raise UserError(
@@ -157,14 +182,15 @@ class PromptDataModule(L.LightningDataModule):
             if size % batch:
                 log.info("data: %d of %d prompts are left out of each pass", size % batch, size)
         held_out = self.task.examples("eval", self.eval_size, HELD_OUT_SEED)
-        self.eval_prompts = self.tokenise(held_out, "eval")
+        self.eval_prompts = self.tokenize(held_out, "eval", policy)
 
-    def tokenise(self, examples: Sequence[Example], split: str) -> list[Prompt]:
+    def tokenize(self, examples: Sequence[Example], split: str, policy: Policy) -> list[Prompt]:
         """Turn examples into prompts within the length limit.
 
         Args:
             examples: What the task gave.
             split: For messages.
+            policy: Whose tokenizer and chat template turn text into ids.
 
         Returns:
             The prompts, in order.
@@ -172,14 +198,13 @@ class PromptDataModule(L.LightningDataModule):
         Raises:
             UserError: If one is too long and ``long_prompts`` is error, or none is left.
         """
-        policy: Any = self.trainer.lightning_module.policy  # type: ignore[union-attr]
         prompts, longest, too_long = [], 0, 0
         for example in examples:
             ids = tuple(policy.encode(self.messages(example)))
             if len(ids) > self.max_prompt_tokens:
                 too_long, longest = too_long + 1, max(longest, len(ids))
                 continue
-            prompts.append(Prompt(ids, shown(example.prompt), example.answer, example.columns))
+            prompts.append(Prompt(ids, shown(example.prompt), example.target, example.columns))
         limit = f"data.max_prompt_tokens {self.max_prompt_tokens}"
         if too_long and self.long_prompts == "error":
             raise UserError(
@@ -216,18 +241,16 @@ class PromptDataModule(L.LightningDataModule):
             turns = [{"role": "system", "content": self.system_prompt}, *turns]
         return turns
 
-    def train_dataloader(self) -> DataLoader[Item]:
-        """Return the prompts that follow the last finished iteration."""
-        module: Any = self.trainer.lightning_module  # type: ignore[union-attr]
-        sampler = IterationSampler(
+    def train_dataloader(self) -> PromptLoader:
+        """Return the prompts that follow the last finished iteration; the first without a run."""
+        module: Any = None if self.trainer is None else self.trainer.lightning_module
+        batches = IterationBatches(
             len(self.train_prompts),
             self.prompts_per_iteration,
             self.seed,
-            lambda: int(module.progress["iterations"]),
+            lambda: 0 if module is None else int(module.progress["iterations"]),
         )
-        return DataLoader(
-            PromptDataset(self.train_prompts), batch_sampler=sampler, collate_fn=collate
-        )
+        return PromptLoader(self.train_prompts, batches)
 
     def reserve(self, iteration: int, round_: int, positions: Sequence[int]) -> list[Prompt]:
         """Return fresh training prompts in place of groups that taught nothing.
@@ -248,12 +271,10 @@ class PromptDataModule(L.LightningDataModule):
         ]
         return [self.train_prompts[int(torch.randint(size, (), generator=g))] for g in draws]
 
-    def val_dataloader(self) -> DataLoader[Item]:
+    def val_dataloader(self) -> PromptLoader:
         """Return this rank's held-out prompts."""
         batches = RankBatches(len(self.eval_prompts), self.eval_batch_size)
-        return DataLoader(
-            PromptDataset(self.eval_prompts), batch_sampler=batches, collate_fn=collate
-        )
+        return PromptLoader(self.eval_prompts, batches)
 
     def transfer_batch_to_device(
         self, batch: Prompts, device: torch.device, dataloader_idx: int

@@ -12,10 +12,10 @@ from rlzoo.errors import UserError, nearest
 from rlzoo.models.base import Policy
 from rlzoo.rewards.runner import RewardRunner
 from rlzoo.rollout.base import Sampler, keep_pace
-from rlzoo.training.experience import Scored, score
+from rlzoo.training.experience import judge
 from rlzoo.training.held_out_metrics import AverageAtK, PassAtK
 from rlzoo.training.settings import Evaluation
-from rlzoo.types import Prompts, SamplingParams
+from rlzoo.types import Prompts, Rewards, SamplingParams
 
 
 class Evaluator(nn.Module):
@@ -24,12 +24,9 @@ class Evaluator(nn.Module):
     Args:
         settings: k, temperature and which reward judges.
         runner: The rewards.
-        sampling: Length and filters, those of training.
     """
 
-    def __init__(
-        self, settings: Evaluation, runner: RewardRunner, sampling: SamplingParams
-    ) -> None:
+    def __init__(self, settings: Evaluation, runner: RewardRunner) -> None:
         super().__init__()
         names = runner.names
         judge = settings.accuracy or names[0]
@@ -38,25 +35,33 @@ class Evaluator(nn.Module):
                 f"evaluation.accuracy '{judge}' is not among the rewards; {nearest(judge, names)}"
             )
         self.settings, self.runner, self.judge = settings, runner, names.index(judge)
-        self.sampling = sampling
         self.average, self.passed = AverageAtK(), PassAtK(settings.samples)
         self.greedy, self.reward = MeanMetric(), MeanMetric()
 
-    def update(self, policy: Policy, sampler: Sampler, prompts: Prompts) -> None:
-        """Answer and judge a batch of held-out prompts; an empty one only keeps ranks in step."""
+    def update(
+        self, policy: Policy, sampler: Sampler, sampling: SamplingParams, prompts: Prompts
+    ) -> None:
+        """Answer and judge a batch of held-out prompts; an empty one only keeps ranks in step.
+
+        Args:
+            policy: As it is now.
+            sampler: Draws the answers.
+            sampling: Length and filters, those of training.
+            prompts: This rank's part of a batch.
+        """
         if not len(prompts):
             for _ in ("sampled", "greedy"):
-                keep_pace(policy, sampler, self.sampling)
+                keep_pace(policy, sampler, sampling)
             return
         k = self.settings.samples
-        warm = replace(self.sampling, temperature=self.settings.temperature)
-        scored = self._answer(policy, sampler, prompts, k, warm)
-        correct = self._correct(scored).view(len(prompts), k)
+        warm = replace(sampling, temperature=self.settings.temperature)
+        rewards = self._answer(policy, sampler, prompts, k, warm)
+        correct = self._correct(rewards).view(len(prompts), k)
         self.average.update(correct)
         self.passed.update(correct)
-        if scored.valid.any():
-            self.reward.update(scored.scores[scored.valid])
-        cold = replace(self.sampling, temperature=0.0, top_p=1.0, top_k=0)
+        if rewards.valid.any():
+            self.reward.update(rewards.totals[rewards.valid])
+        cold = replace(sampling, temperature=0.0, top_p=1.0, top_k=0)
         best = self._answer(policy, sampler, prompts, 1, cold)
         self.greedy.update(self._correct(best).float())
 
@@ -81,12 +86,15 @@ class Evaluator(nn.Module):
         prompts: Prompts,
         samples: int,
         params: SamplingParams,
-    ) -> Scored:
+    ) -> Rewards:
         rollouts = sampler.sample(policy, prompts, samples, params, self.settings.seed)
-        return score(self.runner, rollouts)
+        return judge(self.runner, rollouts)
 
-    def _correct(self, scored: Scored) -> Tensor:
+    def _correct(self, rewards: Rewards) -> Tensor:
         return torch.tensor(
-            [row[self.judge] is not None and (row[self.judge] or 0.0) >= 1 for row in scored.table],
-            device=scored.scores.device,
+            [
+                row[self.judge] is not None and (row[self.judge] or 0.0) >= 1
+                for row in rewards.table
+            ],
+            device=rewards.totals.device,
         )

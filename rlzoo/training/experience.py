@@ -1,4 +1,4 @@
-"""From rollouts to experience: rewards by row, scores before the update, advantages. Pure."""
+"""From rollouts to what an update reads: rewards by row, passes before it, batches, metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,33 +13,11 @@ from torch import Tensor
 from rlzoo.models.feeding.feeds import Feed
 from rlzoo.objective.loss import KLPenalty
 from rlzoo.objective.ratio_stats import finish_spread
-from rlzoo.rewards.base import Reward, Sample
+from rlzoo.rewards.base import Sample
 from rlzoo.rewards.runner import RewardRunner
 from rlzoo.training.minibatches import PADDED, micro_batches
-from rlzoo.types import Experience, PolicyBatch, Rollouts, Scores, Sequences
+from rlzoo.types import Experience, LogProbs, PolicyBatch, Rewards, Rollouts, Sequences
 from rlzoo.types.stats import Stats
-
-
-@dataclass(frozen=True)
-class Scored:
-    """What every reward said about every answer.
-
-    Attributes:
-        table: N lists of K rewards, None where one abstained.
-        scores: (N,) weighted sums; 0 where not valid.
-        valid: (N,) bool, False where all rewards abstained.
-        weights: K weights of that sum.
-    """
-
-    table: list[list[float | None]]
-    scores: Tensor
-    valid: Tensor
-    weights: tuple[float, ...] = ()
-
-    def components(self) -> Tensor:
-        """Return the table as (N, K) float64, NaN where a reward abstained."""
-        rows = [[math.nan if x is None else x for x in row] for row in self.table]
-        return torch.tensor(rows, dtype=torch.float64, device=self.scores.device)
 
 
 def samples_of(rollouts: Rollouts) -> list[Sample]:
@@ -54,7 +31,7 @@ def samples_of(rollouts: Rollouts) -> list[Sample]:
                 row=row,
                 prompt=prompt.text,
                 completion=completion,
-                answer=prompt.answer,
+                target=prompt.target,
                 terminated=terminated[row],
                 num_tokens=lengths[row],
                 columns=prompt.columns,
@@ -63,7 +40,7 @@ def samples_of(rollouts: Rollouts) -> list[Sample]:
     return rows
 
 
-def score(runner: RewardRunner, rollouts: Rollouts) -> Scored:
+def judge(runner: RewardRunner, rollouts: Rollouts) -> Rewards:
     """Ask every reward about every answer.
 
     Args:
@@ -76,20 +53,20 @@ def score(runner: RewardRunner, rollouts: Rollouts) -> Scored:
     table = runner.evaluate(samples_of(rollouts))
     combined = runner.combine(table)
     device = rollouts.mask.device
-    scores = torch.tensor([0.0 if x is None else x for x in combined], device=device)
+    totals = torch.tensor([0.0 if x is None else x for x in combined], device=device)
     valid = torch.tensor([x is not None for x in combined], dtype=torch.bool, device=device)
-    return Scored(table, scores, valid, tuple(runner.weights))
+    return Rewards(table, totals, valid, tuple(runner.weights))
 
 
 @torch.no_grad()
-def score_rows(
+def over_micro_batches(
     function: Callable[[Sequences], dict[str, Tensor]],
     experience: Experience,
     rows: Tensor,
     max_tokens: int,
     feed: Feed = PADDED,
 ) -> dict[str, Tensor]:
-    """Run a scoring function over some rows, a micro-batch at a time.
+    """Run a function over some rows without gradients, a micro-batch at a time.
 
     Args:
         function: Sequences of n rows to named (n, t) tensors; the (n, S, L, k) ``experts`` go to
@@ -117,14 +94,14 @@ def score_rows(
 
 
 def policy_batch(
-    experience: Experience, rows: Tensor, scores: Scores, mask: Tensor, kl: KLPenalty
+    experience: Experience, rows: Tensor, predicted: LogProbs, mask: Tensor, kl: KLPenalty
 ) -> PolicyBatch:
     """Return what an objective sees of some rows.
 
     Args:
         experience: Of the iteration.
         rows: (n,) long.
-        scores: Of these rows under the current weights.
+        predicted: Of these rows under the current weights.
         mask: (n, t) bool, the tokens that train.
         kl: A penalty that the reward carries leaves no reference for the loss.
 
@@ -136,30 +113,29 @@ def policy_batch(
     def cut(values: Tensor | None) -> Tensor | None:
         return None if values is None else values[rows, :width]
 
-    assert experience.old_log_probs is not None
     return PolicyBatch(
-        log_probs=scores.log_probs,
+        log_probs=predicted.log_probs,
         old_log_probs=experience.old_log_probs[rows, :width],
         advantages=experience.advantages[rows, :width],
         mask=mask,
         rollout_log_probs=cut(rollouts.log_probs),
         ref_log_probs=None if kl.in_reward else cut(experience.ref_log_probs),
-        entropy=scores.entropy,
+        entropy=predicted.entropy,
         group_ids=rollouts.group_ids[rows],
         token_ids=cut(rollouts.token_ids),
     )
 
 
-def reward_stats(scored: Scored, rewards: Sequence[Reward]) -> Stats:
+def reward_stats(rewards: Rewards, names: Sequence[str]) -> Stats:
     """Return mean, spread and abstentions of the rewards, one by one and combined."""
-    stats, valid = Stats(), scored.valid
-    scores = torch.where(valid, scored.scores.double(), 0.0)
-    stats.add("reward/mean", scores.sum(), valid.sum())
-    stats.add("reward/square", scores.square().sum(), valid.sum())
+    stats, valid = Stats(), rewards.valid
+    totals = torch.where(valid, rewards.totals.double(), 0.0)
+    stats.add("reward/mean", totals.sum(), valid.sum())
+    stats.add("reward/square", totals.square().sum(), valid.sum())
     stats.add("reward/abstained", (~valid).sum(), len(valid))
-    for k, reward in enumerate(rewards):
-        given = [row[k] for row in scored.table if row[k] is not None]
-        stats.add(f"reward/{reward.name}", sum(x for x in given if x is not None), len(given))
+    for k, name in enumerate(names):
+        given = [row[k] for row in rewards.table if row[k] is not None]
+        stats.add(f"reward/{name}", sum(x for x in given if x is not None), len(given))
     return stats
 
 

@@ -1,4 +1,4 @@
-"""What a learner does with routers: record, replay, balance, measure. No Lightning."""
+"""What is done with routers over an iteration: record, replay, balance, measure. No Lightning."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def router_losses(
         mean = routing.probabilities / balance.tokens.clamp_min(1)
         found["aux"] = experts / layers * (share * mean).sum()
     if settings.z_coefficient:
-        assert routing.log_normaliser is not None
-        found["z"] = routing.log_normaliser.mean() / balance.tokens.clamp_min(1)
+        assert routing.log_normalizer is not None
+        found["z"] = routing.log_normalizer.mean() / balance.tokens.clamp_min(1)
     return found
 
 
-class RoutingLearner:
+class ExpertTracker:
     """Follows the routing of a policy through the updates of an iteration.
 
     Args:
@@ -247,7 +247,7 @@ class RoutingLearner:
         return {name: float(values.mean()), **{f"{name}/layer_{i}": value for i, value in each}}
 
 
-def follow(policy: Policy, updates: int) -> RoutingLearner | None:
+def follow(policy: Policy, updates: int) -> ExpertTracker | None:
     """Return what follows a policy's routing, or None where nothing is to be followed.
 
     Args:
@@ -257,4 +257,4 @@ def follow(policy: Policy, updates: int) -> RoutingLearner | None:
     sizes = policy.router_sizes
     if sizes is None or not policy.router.watched:
         return None
-    return RoutingLearner(policy.router, sizes, updates)
+    return ExpertTracker(policy.router, sizes, updates)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from rlzoo import distributed
+from rlzoo.algorithms.base import Unit
 from rlzoo.errors import UserError
 from rlzoo.models.feeding.feeds import Feed, Load, PaddedFeed
 from rlzoo.ops import Denominators
 from rlzoo.types import Experience, Rollouts
 
-Unit = Literal["row", "group", "minibatch"]
 PADDED = PaddedFeed()
 
 
@@ -113,7 +112,6 @@ def minibatches(
     count: int,
     micro_batch_tokens: int,
     seed: int,
-    keep: Tensor | None = None,
     unit: Unit = "row",
     feed: Feed = PADDED,
 ) -> Iterator[Minibatch]:
@@ -129,7 +127,6 @@ def minibatches(
         count: Minibatches per epoch.
         micro_batch_tokens: Most tokens fed in one micro-batch; a longer row goes alone.
         seed: Seed of the iteration.
-        keep: (N,) bool, rows worth scoring; the others still count in the denominators.
         unit: What a micro-batch must not cut.
         feed: How rows are fed, and so what they cost.
 
@@ -141,9 +138,10 @@ def minibatches(
         chosen = step_of_rows(rollouts, prompts, epoch, count, seed)
         for step in range(count):
             rows = (chosen == step).nonzero().flatten()
+            # Skipped rows count here: the others must weigh what they would weigh with them.
             denominators = Denominators.count(experience.mask[rows], rollouts.group_ids[rows])
-            scored = rows if keep is None else rows[keep[rows]]
-            parts = micro_batches(experience, scored, micro_batch_tokens, unit, feed)
+            fed = rows if rollouts.skipped is None else rows[~rollouts.skipped[rows]]
+            parts = micro_batches(experience, fed, micro_batch_tokens, unit, feed)
             yield Minibatch(epoch, rows, denominators, parts)
 
 

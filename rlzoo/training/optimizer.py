@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
 
 from rlzoo.errors import UserError
 from rlzoo.strategies.master_weights import with_masters
-
-if TYPE_CHECKING:
-    from rlzoo.training.module import RLModule
+from rlzoo.training.settings import Settings
 
 
-def build_optimizer(module: RLModule) -> Any:
+def build_optimizer(settings: Settings, trainer: Any) -> Any:
     """Return the optimizer and its schedule, in the form Lightning asks for.
 
     DeepSpeed allows one optimizer, so the critic is a parameter group with a rate of its own.
 
     Args:
-        module: After ``configure_model``.
+        settings: Those of the run, its models loaded.
+        trainer: Lightning's.
 
     Returns:
         Lists of one optimizer and one scheduler, which is stepped once per update.
@@ -29,12 +28,13 @@ def build_optimizer(module: RLModule) -> Any:
     Raises:
         UserError: If the optimizer refuses a setting.
     """
-    parts = [(_trainable(module.policy), 1.0)]
-    if module.critic is not None:
-        parts.append((_trainable(module.critic), module.critic.lr_scale))
-    split = getattr(module.trainer.strategy, "split", lambda group: [group])
+    parts = [(_trainable(settings.policy), 1.0)]
+    if settings.critic is not None:
+        parts.append((_trainable(settings.critic), settings.critic.lr_scale))
+    split = getattr(trainer.strategy, "split", lambda group: [group])
     scaled = [(group, scale) for p, scale in parts for group in split({"params": p})]
-    make, strategy = module.make_optimizer, module.trainer.strategy
+    make: Any = settings.optimizer
+    strategy = trainer.strategy
     whole = isinstance(strategy, SingleDeviceStrategy | DDPStrategy)
     if whole and not isinstance(strategy, DeepSpeedStrategy):  # which keeps masters by itself
         make = partial(with_masters, make)
@@ -44,28 +44,27 @@ def build_optimizer(module: RLModule) -> Any:
         raise UserError(f"model.optimizer refuses its settings: {error}") from error
     for group, (_, scale) in zip(optimizer.param_groups, scaled, strict=True):
         group["lr"] *= scale
-    total = total_updates(module)
+    total = total_updates(settings, trainer)
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda update: module.schedule.factor(update, total)
+        optimizer, lambda update: settings.schedule.factor(update, total)
     )
     return [optimizer], [schedule]
 
 
-def total_updates(module: RLModule) -> float:
+def total_updates(settings: Settings, trainer: Any) -> float:
     """Return the optimizer steps of the whole run; infinity where no schedule needs it.
 
     Raises:
         UserError: If a decaying schedule has no end to decay to.
     """
-    if module.schedule.decay == "constant":
+    if settings.schedule.decay == "constant":
         return float("inf")
-    trainer = module.trainer
     # Lightning counts batches here, unless max_steps, which counts optimizer steps, is set.
-    per_batch = 1 if trainer.max_steps > 0 else module.learner.updates_per_iteration
+    per_batch = 1 if trainer.max_steps > 0 else settings.updates_per_iteration
     total = float(trainer.estimated_stepping_batches) * per_batch
     if total == float("inf"):
         raise UserError(
-            f"model.schedule.decay {module.schedule.decay} needs an end; set trainer.max_epochs"
+            f"model.schedule.decay {settings.schedule.decay} needs an end; set trainer.max_epochs"
         )
     return total
 

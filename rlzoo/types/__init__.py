@@ -3,28 +3,30 @@
 from rlzoo.types.expert_choices import RouterSettings, RouterSizes, Routing, RoutingRecord
 from rlzoo.types.flow import (
     Experience,
+    LogProbs,
     PolicyBatch,
     Prompt,
     Prompts,
+    Rewards,
     Rollouts,
     SamplingParams,
-    Scores,
     Sequences,
 )
 from rlzoo.types.stats import Stats
 
 __all__ = [
     "Experience",
+    "LogProbs",
     "PolicyBatch",
     "Prompt",
     "Prompts",
+    "Rewards",
     "Rollouts",
     "RouterSettings",
     "RouterSizes",
     "Routing",
     "RoutingRecord",
     "SamplingParams",
-    "Scores",
     "Sequences",
     "Stats",
 ]

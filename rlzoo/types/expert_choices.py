@@ -82,7 +82,7 @@ class Routing:
         load: (L, E) float64, tokens sent to each expert, or None where nothing is measured.
         entropy: (L,) float64, sums of the entropy of a token's router distribution, or None.
         probabilities: (L, E) sums of that distribution, with gradient, or None if not in the loss.
-        log_normaliser: (L,) sums of the squared logsumexp of the router's logits, with gradient,
+        log_normalizer: (L,) sums of the squared logsumexp of the router's logits, with gradient,
             or None if not in the loss.
     """
 
@@ -92,7 +92,7 @@ class Routing:
     load: Tensor | None = None
     entropy: Tensor | None = None
     probabilities: Tensor | None = None
-    log_normaliser: Tensor | None = None
+    log_normalizer: Tensor | None = None
 
 
 @dataclass(frozen=True)

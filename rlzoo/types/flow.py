@@ -1,4 +1,4 @@
-"""The data that flows through one iteration: Prompts -> Rollouts -> Experience -> PolicyBatch.
+"""The data of one iteration: Prompts -> Rollouts, Rewards -> Experience -> PolicyBatch.
 
 Legend, used in every file: ``P`` prompts of one iteration, ``G`` answers per prompt,
 ``N = P * G`` rollouts, ``T`` response tokens (padded), ``S`` prompt + response, ``V`` vocabulary.
@@ -6,9 +6,10 @@ Legend, used in every file: ``P`` prompts of one iteration, ``G`` answers per pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,21 +19,21 @@ from rlzoo.types.expert_choices import Routing, RoutingRecord
 
 @dataclass(frozen=True)
 class Prompt:
-    """One question, tokenised once.
+    """One question, tokenized once.
 
     Example:
-        ``Prompt(token_ids=(21, 5, 3, 9, 22), text="S31=", answer="13")``
+        ``Prompt(token_ids=(21, 5, 3, 9, 22), text="S31=", target="13")``
 
     Attributes:
         token_ids: The ids the model is fed, chat template and BOS included.
         text: What a person reads.
-        answer: The reference answer that rewards compare with.
+        target: The reference answer that rewards compare with.
         columns: Every other column of the dataset row.
     """
 
     token_ids: tuple[int, ...]
     text: str
-    answer: str = ""
+    target: str = ""
     columns: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -73,7 +74,7 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Sequences:
-    """Prompt and response side by side, right-padded: what a model scores.
+    """Prompt and response side by side, right-padded: what a policy is asked about.
 
     Example:
         Prompts ``[7]`` and ``[7, 8]`` with responses ``[1, 2]`` and ``[3]`` are
@@ -83,7 +84,7 @@ class Sequences:
     Attributes:
         input_ids: (n, S) long.
         prompt_lengths: (n,) long; response token t of row i stands at ``prompt_lengths[i] + t``.
-        mask: (n, T) bool, the response tokens to score.
+        mask: (n, T) bool, the response tokens whose log-probabilities are wanted.
         experts: (n, S, L, k) integers, the experts that a mixture of experts must use, or None
             where its routers choose.
     """
@@ -95,7 +96,7 @@ class Sequences:
 
 
 @dataclass(frozen=True)
-class Scores:
+class LogProbs:
     """What one forward pass of a policy says about response tokens.
 
     Attributes:
@@ -112,23 +113,48 @@ class Scores:
     routing: Routing | None = None
 
 
+class Vocabulary(Protocol):
+    """What turns ids into answers: a policy, for one."""
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Every id that ends an answer."""
+
+    @property
+    def pad_id(self) -> int:
+        """The id that fills the place after an answer's end."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where rollouts are kept."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of some ids."""
+
+
 @dataclass(frozen=True)
 class Rollouts:
     """N = P * G sampled answers; row ``p * G + g`` answers ``prompts.rows[p]``.
 
     Attributes:
         prompts: The P prompts.
+        params: How the answers were drawn; log-probabilities are taken at this temperature.
         group_ids: (N,) long, the global position of the row's prompt.
-        token_ids: (N, T) long, the sampled ids, never re-tokenised; pad after the end.
+        token_ids: (N, T) long, the sampled ids, never re-tokenized; pad after the end.
         mask: (N, T) bool, True up to and including the first EOS.
         terminated: (N,) bool, False where the answer was cut at ``max_new_tokens``.
         log_probs: (N, T) fp32, the sampler's own log-probabilities, 0 where masked.
         completions: N decoded answers, special tokens left out.
         routing: (N, S, L, k) integers, the experts that a mixture of experts used for each token,
             prompts included; junk from a row's last token on. None where nobody asked.
+        masked: (N,) bool, answers that a filter keeps out of the loss and of its counts; None
+            where there are none.
+        skipped: (N,) bool, answers that a filter keeps out of the update's passes, but not out of
+            the counts that its loss is divided by; None where there are none.
     """
 
     prompts: Prompts
+    params: SamplingParams
     group_ids: Tensor
     token_ids: Tensor
     mask: Tensor
@@ -136,6 +162,75 @@ class Rollouts:
     log_probs: Tensor
     completions: tuple[str, ...]
     routing: Tensor | None = None
+    masked: Tensor | None = None
+    skipped: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        prompts: Prompts,
+        params: SamplingParams,
+        vocabulary: Vocabulary,
+        token_ids: Tensor | Sequence[Sequence[int]],
+        log_probs: Tensor | Sequence[Sequence[float]],
+        *,
+        lengths: Tensor | None = None,
+        terminated: Tensor | None = None,
+        routing: Tensor | None = None,
+    ) -> Rollouts:
+        """Make rollouts of what a sampler drew; masks, padding and texts are made here, once.
+
+        Args:
+            prompts: P prompts.
+            params: How the answers were drawn.
+            vocabulary: The policy, or what else knows its ids.
+            token_ids: N = P * G answers, prompt by prompt: lists of ids, EOS included, or an
+                (N, T) tensor whose rows hold anything after their ``lengths``.
+            log_probs: The same shape, the log-probability of each sampled id.
+            lengths: (N,) ids of each answer; needed with tensors.
+            terminated: (N,) bool, whether an answer ended by itself; by default, whether its last
+                id is one of the policy's EOS ids.
+            routing: See the attribute.
+
+        Returns:
+            Rollouts on the vocabulary's device, T = ``params.max_new_tokens``.
+
+        Raises:
+            ValueError: If a list has another length than its log-probs, or is longer than T.
+            FloatingPointError: If a log-probability is NaN or infinite.
+        """
+        room, device = params.max_new_tokens, vocabulary.device
+        if not isinstance(token_ids, Tensor) and not isinstance(log_probs, Tensor):
+            lengths = torch.tensor([len(row) for row in token_ids], dtype=torch.long)
+            if lengths.tolist() != [len(row) for row in log_probs] or (lengths > room).any():
+                raise ValueError("Rollouts.of: each answer needs as many log-probs as ids, <= T")
+            token_ids = _padded(token_ids, room, torch.long)
+            log_probs = _padded(log_probs, room, torch.float32)
+        assert lengths is not None, "Rollouts.of: lengths are needed with tensors"
+        assert isinstance(token_ids, Tensor)
+        assert isinstance(log_probs, Tensor)
+        lengths, token_ids = lengths.to(device), token_ids.to(device)
+        mask = torch.arange(room, device=device) < lengths[:, None]
+        token_ids = token_ids.where(mask, vocabulary.pad_id)
+        log_probs = log_probs.to(device).where(mask, 0.0)
+        if not bool(torch.isfinite(log_probs).all()):
+            raise FloatingPointError("the sampler's log-probs are NaN or infinite")
+        rows = [ids[:length] for ids, length in _rows(token_ids, lengths)]
+        if terminated is None:
+            ended = [bool(ids) and ids[-1] in vocabulary.eos_ids for ids in rows]
+            terminated = torch.tensor(ended, dtype=torch.bool, device=device)
+        positions = torch.tensor(prompts.positions, dtype=torch.long, device=device)
+        return cls(
+            prompts=prompts,
+            params=params,
+            group_ids=positions.repeat_interleave(len(mask) // max(1, len(prompts))),
+            token_ids=token_ids,
+            mask=mask,
+            terminated=terminated,
+            log_probs=log_probs,
+            completions=tuple(vocabulary.decode(ids) for ids in rows),
+            routing=routing,
+        )
 
     def __len__(self) -> int:
         return int(self.mask.shape[0])
@@ -152,6 +247,27 @@ class Rollouts:
     def lengths(self) -> Tensor:
         """Return the (N,) number of response tokens per row, EOS included."""
         return self.mask.sum(-1)
+
+    def mask_out(self, rows: Tensor) -> Rollouts:
+        """Keep answers out of the loss and its counts; their rewards still count in their group.
+
+        Args:
+            rows: (N,) bool, in addition to those that are masked already.
+        """
+        return replace(self, masked=rows if self.masked is None else self.masked | rows)
+
+    def skip(self, rows: Tensor) -> Rollouts:
+        """Keep answers out of the update's passes, but not out of what its loss is divided by.
+
+        Args:
+            rows: (N,) bool, in addition to those that are skipped already.
+        """
+        return replace(self, skipped=rows if self.skipped is None else self.skipped | rows)
+
+    def training_mask(self, rewards: Rewards) -> Tensor:
+        """Return (N, T) bool, the tokens that train: not masked, and with a reward."""
+        mask = self.mask & rewards.valid[:, None]
+        return mask if self.masked is None else mask & ~self.masked[:, None]
 
     def sequences(self, rows: Tensor) -> Sequences:
         """Return the given rows as right-padded prompt + response, cut to their longest.
@@ -179,6 +295,39 @@ class Rollouts:
         return Sequences(input_ids=input_ids[:, :used], prompt_lengths=lengths, mask=mask)
 
 
+def _padded(rows: Sequence[Sequence[Any]], width: int, dtype: torch.dtype) -> Tensor:
+    padded = torch.zeros(len(rows), width, dtype=dtype)
+    for line, row in zip(padded, rows, strict=True):
+        line[: len(row)] = torch.tensor(row, dtype=dtype)
+    return padded
+
+
+def _rows(token_ids: Tensor, lengths: Tensor) -> list[tuple[list[int], int]]:
+    return list(zip(token_ids.tolist(), lengths.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """What every reward said about every answer.
+
+    Attributes:
+        table: N lists of K rewards, None where one abstained.
+        totals: (N,) weighted sums; 0 where not valid.
+        valid: (N,) bool, False where all rewards abstained.
+        weights: K weights of that sum.
+    """
+
+    table: list[list[float | None]]
+    totals: Tensor
+    valid: Tensor
+    weights: tuple[float, ...] = ()
+
+    def components(self) -> Tensor:
+        """Return the table as (N, K) float64, NaN where a reward abstained."""
+        rows = [[math.nan if x is None else x for x in row] for row in self.table]
+        return torch.tensor(rows, dtype=torch.float64, device=self.totals.device)
+
+
 @dataclass(frozen=True)
 class Experience:
     """Rollouts with everything an update needs, all (N, T) unless said otherwise.
@@ -187,22 +336,21 @@ class Experience:
         rollouts: The sampled answers.
         mask: bool, the tokens that train; all False for a row whose rewards abstained.
         advantages: fp32.
-        old_log_probs: fp32 under the weights that sampled, or None where the update takes its own.
+        old_log_probs: fp32 under the weights that sampled; 0 in rows whose first update takes them
+            from its own pass, which writes them here.
         ref_log_probs: fp32 under the reference policy, or None.
         values: fp32, the critic's before the update, or None.
         returns: fp32 targets of the critic, or None.
-        signal: (N,) bool, rows whose group did not earn the same reward throughout, or None.
         routing: The experts that tokens were sent to before the first update, or None.
     """
 
     rollouts: Rollouts
     mask: Tensor
     advantages: Tensor
-    old_log_probs: Tensor | None = None
+    old_log_probs: Tensor
     ref_log_probs: Tensor | None = None
     values: Tensor | None = None
     returns: Tensor | None = None
-    signal: Tensor | None = None
     routing: RoutingRecord | None = None
 
     def sequences(self, rows: Tensor) -> Sequences:

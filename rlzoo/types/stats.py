@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from rlzoo import distributed
+
 Number = Tensor | float | int
 
 
@@ -82,3 +84,8 @@ class Stats:
         """Return every mean and extreme as a float; a mean of nothing is left out."""
         means = {k: float(total / w) for k, (total, w) in self.sums.items() if float(w) > 0}
         return means | {name: float(value) for name, value in self.extremes.items()}
+
+
+def over_ranks(stats: Stats) -> Stats:
+    """Return the statistics of all ranks as one; every rank has to call it."""
+    return Stats().merge(distributed.gather_objects(stats.cpu()))

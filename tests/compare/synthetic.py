@@ -41,7 +41,7 @@ def line(variant, seed, iteration):
         "tokens/total": 3780 * iteration + 10 * seed * iteration,
         "time/rollout_s": 0.12 + abs(noise(0.01)),
         "time/rewards_s": 0.004,
-        "time/scoring_s": 0.03,
+        "time/log_probs_s": 0.03,
         "time/training_s": 0.16 + (0.1 if variant == "PPO" else 0.0) + abs(noise(0.01)),
     }
     for bucket, length in BUCKETS:

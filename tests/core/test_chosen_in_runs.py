@@ -56,9 +56,9 @@ def test_rewards_reach_gdpo_one_by_one(tmp_path):
     for name in ("GroupNormalized", "GDPO"):
         run = fit(tmp_path, SHORT | {"model.rewards": rewards}, "--model.advantage", name)
         assert run.code == 0, run.err
-        _, scored = run.module.last_rollouts
-        assert scored.weights == (1.0, -1.0)
-        assert scored.components().shape == (16, 2)
+        _, rewards = run.module.last_rollouts
+        assert rewards.weights == (1.0, -1.0)
+        assert rewards.components().shape == (16, 2)
         silent[name] = values(run, "reward/groups_without_signal")[0]
     assert silent["GroupNormalized"] == 1 > silent["GDPO"]
 
@@ -104,12 +104,12 @@ def test_a_cut_answer_that_does_not_train_still_weighs_by_its_length(tmp_path):
     """OPO's baseline is over answers as sampled, whatever mask_truncated takes out of the loss."""
     run = fit(tmp_path, SHORT | {"model.mask_truncated": True}, "--model.advantage", "OPO")
     assert run.code == 0, run.err
-    rollouts, scored = run.module.last_rollouts
+    rollouts, rewards = run.module.last_rollouts
     ended = rollouts.terminated
     assert 0 < ended.sum() < len(ended)
-    made = run.module.learner.experience(rollouts, scored, 0, Stats())
+    made = run.module.learner.experience(rollouts, rewards, 0, Stats())
     lengths = rollouts.lengths().view(4, 4).double()
-    rewards = scored.scores.view(4, 4).double()
+    rewards = rewards.totals.view(4, 4).double()
     baseline = (lengths * rewards).sum(-1, keepdim=True) / lengths.sum(-1, keepdim=True)
     live = rewards.amax(-1, keepdim=True) > rewards.amin(-1, keepdim=True)
     expected = torch.where(live, rewards - baseline, 0.0).flatten()

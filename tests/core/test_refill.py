@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from rlzoo.filters.dynamic_sampling import DynamicSampling, silent, substitute
-from rlzoo.training.experience import Scored
+from rlzoo.training.experience import Rewards
 from rlzoo.types import Prompt, Prompts, Rollouts
 from rlzoo.types.stats import Stats
 
@@ -29,19 +29,19 @@ def batch(outcomes, positions, tag):
     )
     table = [[0.1 * i, outcome] for i, outcome in enumerate(outcomes)]
     scores = torch.tensor([sum(x or 0.0 for x in row) for row in table])
-    return rollouts, Scored(table, scores, torch.ones(n, dtype=torch.bool))
+    return rollouts, Rewards(table, scores, torch.ones(n, dtype=torch.bool))
 
 
 def test_groups_are_judged_by_the_outcome_and_not_by_the_shaped_sum():
-    rollouts, scored = batch([1, 1, 0, 0, 1, 0], [0, 1, 2], "a")
-    assert silent(rollouts, scored, judge=1) == [0, 1]
-    assert silent(rollouts, scored, judge=0) == []
+    rollouts, rewards = batch([1, 1, 0, 0, 1, 0], [0, 1, 2], "a")
+    assert silent(rollouts, rewards, judge=1) == [0, 1]
+    assert silent(rollouts, rewards, judge=0) == []
 
 
 def test_only_silent_places_are_replaced():
-    rollouts, scored = batch([1, 1, 1, 0, 0, 0], [0, 1, 2], "a")
+    rollouts, rewards = batch([1, 1, 1, 0, 0, 0], [0, 1, 2], "a")
     fresh, new = batch([0, 1, 1, 0], [0, 2], "b")
-    merged, table = substitute(rollouts, scored, [0, 2], fresh, new)
+    merged, table = substitute(rollouts, rewards, [0, 2], fresh, new)
     assert [p.text for p in merged.prompts.rows] == ["b0", "a1", "b2"]
     assert merged.completions == ("b0", "b1", "a2", "a3", "b2", "b3")
     assert [row[1] for row in table.table] == [0, 1, 1, 0, 1, 0]
@@ -51,7 +51,7 @@ def test_only_silent_places_are_replaced():
 
 def run(outcomes_by_round, max_rounds):
     """Count the rounds and what is left, with the outcomes that each round draws."""
-    rollouts, scored = batch([1, 1, 1, 0, 0, 0], [5, 6, 7], "a")
+    rollouts, rewards = batch([1, 1, 1, 0, 0, 0], [5, 6, 7], "a")
     asked, stats = [], Stats()
 
     def fresh(round_, positions):
@@ -63,7 +63,7 @@ def run(outcomes_by_round, max_rounds):
         return Rollouts(**{**vars(made), "prompts": prompts}), new
 
     merged, _ = DynamicSampling(max_rounds)(
-        rollouts, scored, judge=1, fresh=fresh, draw=draw, stats=stats, idle=lambda: None
+        rollouts, rewards, judge=1, fresh=fresh, draw=draw, stats=stats, idle=lambda: None
     )
     return merged, asked, stats.means()
 

@@ -1,11 +1,9 @@
 """LOG-02, LOG-03: means are sums over sums, whatever the windows."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
-from rlzoo.training.experience import Scored, finish, reward_stats, rollout_stats
+from rlzoo.training.experience import Rewards, finish, reward_stats, rollout_stats
 from rlzoo.types import Prompt, Prompts, Rollouts
 from rlzoo.types.stats import Stats
 
@@ -99,12 +97,12 @@ def test_eos_04_lengths_are_those_that_were_sampled():
 
 def test_rew_02_a_mean_is_over_what_was_scored():
     """REW-02: 0.5, nothing and 0.8 are 0.65 over two answers, and a third abstained."""
-    scored = Scored(
+    rewards = Rewards(
         table=[[0.5], [None], [0.8]],
-        scores=torch.tensor([0.5, 0.0, 0.8], dtype=torch.float64),
+        totals=torch.tensor([0.5, 0.0, 0.8], dtype=torch.float64),
         valid=torch.tensor([True, False, True]),
     )
-    stats = reward_stats(scored, [SimpleNamespace(name="r")])
+    stats = reward_stats(rewards, ["r"])
     assert stats.sums["reward/r"][1] == 2
     means = finish(stats.means())
     assert means["reward/r"] == means["reward/mean"] == pytest.approx(0.65)

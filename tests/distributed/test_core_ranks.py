@@ -147,13 +147,13 @@ def rows_per_step(rank, world, count, budget):
         ids, answers = experience.rollouts.group_ids, torch.tensor(share(rank, world)) % G
         mine = (ids * G + answers)[step.rows].tolist()
         micro = [(len(m.rows), m.padding) for m in step.micro_batches]
-        scored = [r for m in step.micro_batches if not m.padding for r in m.rows.tolist()]
+        fed = [r for m in step.micro_batches if not m.padding for r in m.rows.tolist()]
         counts = step.denominators
         found.append(
             {
                 "rows": mine,
                 "micro": micro,
-                "scored": sorted(scored) == sorted(step.rows.tolist()),
+                "fed": sorted(fed) == sorted(step.rows.tolist()),
                 "counts": (counts.tokens, counts.sequences, counts.groups),
                 "group_tokens": counts.group_tokens.tolist(),
             }
@@ -364,7 +364,7 @@ def test_bat_01_minibatches_do_not_depend_on_the_number_of_ranks(one, two):
             for part in parts:
                 assert part["counts"] == whole["counts"]
                 assert part["group_tokens"] == whole["group_tokens"]
-                assert part["scored"]
+                assert part["fed"]
                 padded += sum(padding for _, padding in part["micro"])
             for position in {row // G for row in together}:
                 owner = parts[position % WORLD]

@@ -110,9 +110,9 @@ def test_groups_add_up_to_the_gradient_of_the_whole_step(checkpoint):
     view = look(item, frozen)
     gradient = gradients(run.module.policy, frozen, {"CISPO": view})["CISPO"]
     policy = run.module.policy
-    scores = policy.score(frozen.rollouts.sequences(torch.arange(12)), frozen.temperature)
-    width = scores.log_probs.shape[1]
-    (scores.log_probs * view.by_log_prob[:, :width]).sum().backward()
+    predicted = policy.log_probs(frozen.rollouts.sequences(torch.arange(12)), frozen.temperature)
+    width = predicted.log_probs.shape[1]
+    (predicted.log_probs * view.by_log_prob[:, :width]).sum().backward()
     whole = [p.grad for p in policy.parameters() if p.requires_grad]
     for a, b in zip(gradient.parts, whole, strict=True):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
@@ -126,10 +126,10 @@ def test_the_gradient_is_that_of_the_loss_on_the_live_model(checkpoint):
     (item,), _ = choose([find("GSPO")], run.module.learner, 4)
     policy = run.module.policy
     found = gradients(policy, frozen, {"GSPO": look(item, frozen)})["GSPO"]
-    scores = policy.score(frozen.rollouts.sequences(torch.arange(16)), frozen.temperature)
-    width = scores.log_probs.shape[1]
+    predicted = policy.log_probs(frozen.rollouts.sequences(torch.arange(16)), frozen.temperature)
+    width = predicted.log_probs.shape[1]
     batch = PolicyBatch(
-        log_probs=scores.log_probs,
+        log_probs=predicted.log_probs,
         old_log_probs=frozen.old_log_probs[:, :width],
         advantages=frozen.advantages(item.advantage).float()[:, :width],
         mask=frozen.mask[:, :width],

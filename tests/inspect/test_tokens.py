@@ -11,7 +11,7 @@ from rlzoo.errors import UserError
 from rlzoo.inspect.frozen import Frozen
 from rlzoo.inspect.gradients import Gradient, cosines, signal_to_noise
 from rlzoo.inspect.tokens import Chosen, effective_share, find, look, ratio_summary, summary
-from rlzoo.training.experience import Scored
+from rlzoo.training.experience import Rewards
 from rlzoo.types import Prompt, Prompts, Rollouts
 
 pytestmark = pytest.mark.timeout(30)
@@ -35,14 +35,14 @@ def frozen(ratios, scores, group_size=2):
         log_probs=old,
         completions=("",) * len(ratios),
     )
-    scored = Scored(
+    rewards = Rewards(
         [[s] for s in scores],
         torch.tensor(scores),
         torch.ones(len(scores), dtype=torch.bool),
         (1.0,),
     )
     return Frozen(
-        rollouts, scored, mask, old, old + moved, torch.where(mask, 0.3, 0.0), width, 1.0, 64
+        rollouts, rewards, mask, old, old + moved, torch.where(mask, 0.3, 0.0), width, 1.0, 64
     )
 
 

@@ -34,8 +34,10 @@ def first_token_log_prob(policy, prompts, letter):
         ids = torch.tensor([[*prompt.token_ids, token]])
         lengths = torch.tensor([len(prompt.token_ids)])
         with torch.no_grad():
-            scores = policy.score(Sequences(ids, lengths, torch.ones(1, 1, dtype=torch.bool)))
-        total += scores.log_probs.item()
+            predicted = policy.log_probs(
+                Sequences(ids, lengths, torch.ones(1, 1, dtype=torch.bool))
+            )
+        total += predicted.log_probs.item()
     return total / len(prompts)
 
 

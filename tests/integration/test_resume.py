@@ -54,9 +54,9 @@ class Seen:
 
         def training_step(module, batch, batch_idx):
             step(module, batch, batch_idx)
-            rollouts, scored = module.last_rollouts
+            rollouts, rewards = module.last_rollouts
             prompts = [(p, row.text) for p, row in zip(batch.positions, batch.rows, strict=True)]
-            self.steps.append((prompts, rollouts.token_ids.tolist(), scored.scores.tolist()))
+            self.steps.append((prompts, rollouts.token_ids.tolist(), rewards.totals.tolist()))
 
         def on_train_epoch_end(module):
             end(module)

@@ -160,8 +160,8 @@ def test_rollouts_can_be_trained_on(tmp_path):
     """LIT-03: validation runs in inference mode, and what training keeps does not."""
     run = fit(tmp_path, EVEN | {"trainer.val_check_interval": 1})
     assert run.code == 0, run.err
-    rollouts, scored = run.module.last_rollouts
-    for tensor in (rollouts.token_ids, rollouts.log_probs, rollouts.mask, scored.scores):
+    rollouts, rewards = run.module.last_rollouts
+    for tensor in (rollouts.token_ids, rollouts.log_probs, rollouts.mask, rewards.totals):
         assert not tensor.is_inference()
     assert not any(p.is_inference() for p in run.module.parameters())
 
@@ -279,10 +279,10 @@ def trained(tmp_path_factory):
     return run.module
 
 
-def gradient(module, rollouts, scored, **settings):
+def gradient(module, rollouts, rewards, **settings):
     """The gradient of one update over the rollouts, under other settings of the learner."""
     learner, stats = replace(module.learner, **settings), Stats()
-    experience = learner.experience(rollouts, scored, 0, stats)
+    experience = learner.experience(rollouts, rewards, 0, stats)
     module.zero_grad()
     (minibatch,) = learner.cut(experience, 0)
     for micro in minibatch.micro_batches:
@@ -293,19 +293,21 @@ def gradient(module, rollouts, scored, **settings):
 
 def test_cut_answers_leave_both_sides_of_the_bar(trained):
     """LOSS-07: their tokens are neither summed nor counted; their rewards stay in their group."""
-    rollouts, scored = trained.last_rollouts
+    rollouts, rewards = trained.last_rollouts
     ended = rollouts.terminated
     assert 0 < ended.sum() < len(ended)
-    plain, with_all, _ = gradient(trained, rollouts, scored)
-    masked, without, minibatch = gradient(trained, rollouts, scored, mask_truncated=True)
+    plain, with_all, _ = gradient(trained, rollouts, rewards)
+    masked, without, minibatch = gradient(trained, rollouts, rewards, mask_truncated=True)
     assert torch.equal(without.mask, rollouts.mask & ended[:, None])
     assert minibatch.denominators.sequences == int(ended.sum())
     assert minibatch.denominators.tokens == int(rollouts.mask[ended].sum())
     assert torch.equal(without.advantages[ended], with_all.advantages[ended])
     assert not torch.allclose(plain, masked)
     rows = ended.nonzero().flatten()
-    scores = trained.policy.score(rollouts.sequences(rows))
-    per_row = (scores.log_probs * with_all.advantages[rows, : scores.log_probs.shape[1]]).sum(-1)
+    predicted = trained.policy.log_probs(rollouts.sequences(rows))
+    per_row = (predicted.log_probs * with_all.advantages[rows, : predicted.log_probs.shape[1]]).sum(
+        -1
+    )
     trained.zero_grad()
     (-(per_row / rollouts.lengths()[rows]).mean()).backward()
     by_hand = torch.cat([p.grad.flatten() for p in trained.parameters() if p.requires_grad])
@@ -315,10 +317,10 @@ def test_cut_answers_leave_both_sides_of_the_bar(trained):
 @pytest.mark.parametrize("aggregation", ["token-mean", "sequence-mean", "constant-length"])
 def test_dropping_silent_groups_changes_no_gradient(trained, aggregation):
     """They are not scored but still counted; only a KL term would miss them."""
-    rollouts, scored = trained.last_rollouts
+    rollouts, rewards = trained.last_rollouts
     settings = {"aggregation": aggregation}
-    plain, whole, step = gradient(trained, rollouts, scored, **settings)
-    dropped, _, fewer = gradient(trained, rollouts, scored, drop_zero_advantage=True, **settings)
+    plain, whole, step = gradient(trained, rollouts, rewards, **settings)
+    dropped, _, fewer = gradient(trained, rollouts, rewards, drop_zero_advantage=True, **settings)
     scored_rows = sum(len(micro.rows) for micro in fewer.micro_batches)
     assert 0 < scored_rows == int(whole.signal.sum()) < len(rollouts)
     assert fewer.denominators.tokens == step.denominators.tokens
@@ -341,19 +343,19 @@ def test_nothing_trains_where_no_group_has_a_signal(tmp_path):
 
 
 def test_self_check_sees_what_is_random(tmp_path):
-    score = Policy.score
+    plain = Policy.log_probs
 
     def noisy(policy, *args, **options):
-        scores = score(policy, *args, **options)
-        return replace(scores, log_probs=scores.log_probs + 0.01 * torch.randn(()))
+        predicted = plain(policy, *args, **options)
+        return replace(predicted, log_probs=predicted.log_probs + 0.01 * torch.randn(()))
 
-    with mock.patch.object(Policy, "score", noisy):
+    with mock.patch.object(Policy, "log_probs", noisy):
         run = fit(tmp_path, QUIET | EVEN)
     assert run.code == 2
     line = run.err.splitlines()[-1]
     assert "max |ratio - 1| =" in line
     assert "model.self_check_tolerance 0.001" in line
-    with mock.patch.object(Policy, "score", noisy):
+    with mock.patch.object(Policy, "log_probs", noisy):
         loose = fit(tmp_path, QUIET | EVEN | {"model.self_check_tolerance": 1.0})
     assert loose.code == 0, loose.err
 
@@ -391,12 +393,12 @@ def test_rewards_see_their_own_row(tmp_path, letters):
     def seen(module, batch, batch_idx):
         reward_functions.RECORDED.clear()
         step(module, batch, batch_idx)
-        rollouts, scored = module.last_rollouts
+        rollouts, rewards = module.last_rollouts
         ids = [
             row[:n] for row, n in zip(rollouts.token_ids.tolist(), rollouts.lengths(), strict=True)
         ]
         texts = [module.policy.decode(row) for row in ids]
-        steps.append((list(reward_functions.RECORDED), batch, texts, scored.scores.tolist()))
+        steps.append((list(reward_functions.RECORDED), batch, texts, rewards.totals.tolist()))
 
     with mock.patch.object(RLModule, "training_step", seen):
         run = fit(tmp_path, QUIET | letters | changes)

@@ -105,7 +105,7 @@ class Words(Task):
         texts = [f"{split} {'x' * i}" for i in range(count)]
         if self.chat:
             texts = [({"role": "user", "content": text},) for text in texts]
-        return [Example(text, answer=str(i), columns={"row": i}) for i, text in enumerate(texts)]
+        return [Example(text, target=str(i), columns={"row": i}) for i, text in enumerate(texts)]
 
 
 class Letters:
@@ -134,7 +134,7 @@ def test_prompts_carry_text_answer_and_columns():
     prompt = data.train_prompts[2]
     assert prompt.text == "train xx"
     assert prompt.token_ids == tuple(map(ord, "train xx"))
-    assert (prompt.answer, prompt.columns) == ("2", {"row": 2})
+    assert (prompt.target, prompt.columns) == ("2", {"row": 2})
     assert [p.text for p in data.eval_prompts] == ["eval ", "eval x", "eval xx"]
 
 

@@ -24,7 +24,7 @@ def randomise(critic):
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_start_at_zero(tiny, sequences, kind):
     policy = tiny("qwen3")
-    values = make(kind, policy).values(sequences, policy.score(sequences).hidden)
+    values = make(kind, policy).values(sequences, policy.log_probs(sequences).hidden)
     assert values.dtype == torch.float32
     assert values.shape == sequences.mask.shape
     assert values.eq(0).all()
@@ -36,18 +36,18 @@ def test_a_value_is_read_where_the_log_prob_is(tiny, sequences, kind):
     policy = tiny("qwen3")
     critic = make(kind, policy)
     randomise(critic)
-    before = critic.values(sequences, policy.score(sequences).hidden)
+    before = critic.values(sequences, policy.log_probs(sequences).hidden)
     assert before[~sequences.mask].eq(0).all()
     assert before[sequences.mask].abs().min() > 0
     sequences.input_ids[1, 1 + 2] += 1
-    after = critic.values(sequences, policy.score(sequences).hidden)
+    after = critic.values(sequences, policy.log_probs(sequences).hidden)
     torch.testing.assert_close(after[1, :3], before[1, :3])
     assert (after - before)[1, 3:].abs().min() > 1e-4
 
 
 def test_both_critics_start_from_the_same_trunk(tiny, sequences):
     policy = tiny("qwen3")
-    hidden = policy.score(sequences).hidden
+    hidden = policy.log_probs(sequences).hidden
     shared, separate = (make(kind, policy) for kind in KINDS)
     randomise(shared)
     randomise(separate)
@@ -61,7 +61,7 @@ def test_only_the_shared_critic_trains_the_policy(tiny, sequences):
         critic = make(kind, policy)
         randomise(critic)
         policy.zero_grad()
-        critic.values(sequences, policy.score(sequences).hidden).sum().backward()
+        critic.values(sequences, policy.log_probs(sequences).hidden).sum().backward()
         reached = any(p.grad is not None and p.grad.abs().sum() > 0 for p in policy.parameters())
         assert reached == (kind is SharedCritic)
         own = dict(critic.named_parameters())
@@ -75,7 +75,7 @@ def test_the_head_is_fp32_under_autocast_and_bf16_weights(tiny, sequences, kind)
     critic = make(kind, policy)
     randomise(critic)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        hidden = policy.score(sequences).hidden
+        hidden = policy.log_probs(sequences).hidden
         values = critic.values(sequences, hidden)
     exact = hidden.float() @ critic.head.weight[0] + 0.5
     torch.testing.assert_close(values[sequences.mask], exact, atol=1e-5, rtol=1e-5)

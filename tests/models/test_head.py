@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from rlzoo.models.head import linear_log_probs, plain_weight
-from rlzoo.models.scoring import token_log_probs
+from rlzoo.models.log_probs import token_log_probs
 
 
 def inputs(tokens=37, dtype=torch.float32):

@@ -42,12 +42,14 @@ def scored(policy, sequences, feed, entropy=False):
     """Log-probs, entropy and gradients of a weighted sum of them."""
     policy._feed = feed
     policy.zero_grad()
-    scores = policy.score(sequences, 0.7, entropy)
-    weights = torch.linspace(-1, 1, scores.log_probs.numel()).view_as(scores.log_probs)
-    loss = (scores.log_probs * weights).sum()
-    loss = loss + (scores.entropy * weights).sum() if entropy else loss
+    predicted = policy.log_probs(sequences, 0.7, entropy)
+    weights = torch.linspace(-1, 1, predicted.log_probs.numel()).view_as(predicted.log_probs)
+    loss = (predicted.log_probs * weights).sum()
+    loss = loss + (predicted.entropy * weights).sum() if entropy else loss
     loss.backward()
-    return scores, {n: p.grad.clone() for n, p in policy.named_parameters() if p.grad is not None}
+    return predicted, {
+        n: p.grad.clone() for n, p in policy.named_parameters() if p.grad is not None
+    }
 
 
 def agree(ours, theirs):
@@ -62,7 +64,7 @@ def agree(ours, theirs):
 def test_sharing_prompts_changes_no_number(family, groups, monkeypatch):
     """Every family, whether segments share calls, go one by one, or attend as whole rows."""
     policy = build(family)
-    policy.score(groups)
+    policy.log_probs(groups)
     assert isinstance(policy.feed, SharedFeed)
     plain = scored(policy, groups, PaddedFeed())
     for price, limit in ((2**20, 2**22), (1, 2**22), (2**20, 0)):
@@ -88,7 +90,7 @@ def test_a_token_is_fed_once(groups):
 def test_checkpointing_and_entropy_take_the_same_way(family, groups):
     policy = build(family, gradient_checkpointing=True)
     policy.training_mode()
-    policy.score(groups)
+    policy.log_probs(groups)
     assert isinstance(policy.feed, SharedFeed)
     plain = scored(policy, groups, PaddedFeed(), entropy=True)
     ours = scored(policy, groups, SharedFeed(32), entropy=True)
@@ -106,9 +108,9 @@ def test_copies_and_critics_take_the_same_way(groups):
     seen = []
     for trunk in (frozen.causal_lm.base_model, critic.trunk):
         trunk.register_forward_pre_hook(lambda *call: seen.append(call[2]), with_kwargs=True)
-    hidden = policy.score(groups).hidden
+    hidden = policy.log_probs(groups).hidden
     values = critic.values(groups, hidden)
-    frozen.score(groups)
+    frozen.log_probs(groups)
     assert all(call.get("segments") is not None for call in (seen[0], seen[-1]))
     policy._feed = PaddedFeed()
     torch.testing.assert_close(critic.values(groups, hidden), values, atol=1e-5, rtol=1e-5)
@@ -129,8 +131,8 @@ def test_copies_and_critics_take_the_same_way(groups):
 def test_what_is_fed_is_said_once(family, settings, reason, groups, caplog):
     policy = build(family, **settings)
     with caplog.at_level("INFO", logger="rlzoo"):
-        policy.score(groups)
-        policy.score(groups)
+        policy.log_probs(groups)
+        policy.log_probs(groups)
     (line,) = [record.message for record in caplog.records if record.message.startswith("layout")]
     assert reason in line
 
@@ -162,7 +164,7 @@ def test_a_decoder_that_was_not_prepared_is_not_fed_a_line(groups):
     policy = build("qwen3", layout="padded")
     policy._feed = SharedFeed(32)
     with pytest.raises(RuntimeError, match="not prepared"):
-        policy.score(groups)
+        policy.log_probs(groups)
 
 
 def test_an_unknown_layout_is_refused():
@@ -182,22 +184,22 @@ def test_every_objective_has_the_same_gradient_either_way(name, groups):
     """A whole update, from tokens to the gradients of the weights."""
     policy, rng = build("qwen3"), torch.Generator().manual_seed(1)
     algorithm = discover()[name]()
-    old = policy.score(groups).log_probs.detach()
+    old = policy.log_probs(groups).log_probs.detach()
     old = old + 0.2 * torch.randn(old.shape, generator=rng) * groups.mask
     advantages = torch.randn((7, 1), generator=rng).expand_as(old)
     found = []
     for feed in (PaddedFeed(), SharedFeed(32)):
         policy._feed = feed
         policy.zero_grad()
-        scores = policy.score(groups, entropy=True)
+        predicted = policy.log_probs(groups, entropy=True)
         batch = PolicyBatch(
-            log_probs=scores.log_probs,
+            log_probs=predicted.log_probs,
             old_log_probs=old,
             advantages=advantages,
             mask=groups.mask,
             rollout_log_probs=old,
             ref_log_probs=old - 0.1,
-            entropy=scores.entropy,
+            entropy=predicted.entropy,
             group_ids=torch.tensor([0, 0, 0, 1, 2, 3, 2]),
             token_ids=groups.input_ids[:, 7:],
         )
@@ -214,15 +216,17 @@ def test_every_objective_has_the_same_gradient_either_way(name, groups):
 def test_rows_change_nothing_for_each_other(groups):
     """What a row scores does not depend on who else is in the line."""
     policy = build("llama")
-    whole = policy.score(groups).log_probs
+    whole = policy.log_probs(groups).log_probs
     for row in range(7):
         one = slice(row, row + 1)
         alone = Sequences(groups.input_ids[one], groups.prompt_lengths[one], groups.mask[one])
-        torch.testing.assert_close(policy.score(alone).log_probs[0], whole[row], atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            policy.log_probs(alone).log_probs[0], whole[row], atol=1e-5, rtol=0
+        )
     junk = copy.deepcopy(groups)
     ends = groups.prompt_lengths + (torch.arange(1, 8) * groups.mask).amax(-1)
     junk.input_ids[torch.arange(14) >= ends[:, None]] = 5
-    after = policy.score(junk).log_probs
+    after = policy.log_probs(junk).log_probs
     torch.testing.assert_close(after, whole, atol=1e-6, rtol=0)
 
 
@@ -234,12 +238,12 @@ def test_flex_attention_sees_what_the_gathers_see(family, groups, monkeypatch):
         lambda training: lambda: attend,
     )
     policy = build(family)
-    policy.score(groups)
+    policy.log_probs(groups)
     plain = scored(policy, groups, PaddedFeed())
     policy.causal_lm.base_model.config._attn_implementation = flex_attention.NAME
     policy._feed = None
     with pytest.raises(UserError, match="no backward pass on CPU"):
-        policy.score(groups)
+        policy.log_probs(groups)
     # PyTorch refuses it before it tries; its formula for it runs anywhere.
     monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *_: None)
     agree(scored(policy, groups, SharedFeed(32)), plain)
@@ -296,7 +300,7 @@ def flash(monkeypatch):
 def test_flash_attention_takes_the_line_without_padding(family, groups, flash):
     """Log-probs and gradients of padded rows; no query or key is fed twice but prompts' keys."""
     policy, calls = flash(family)
-    policy.score(groups)
+    policy.log_probs(groups)
     assert isinstance(policy.feed, SharedFeed)
     assert policy.feed.pieces is flash_attention.RaggedPieces
     plain = scored(policy, groups, PaddedFeed())
@@ -317,7 +321,7 @@ def test_a_kernel_that_sees_other_keys_is_noticed(groups, flash, monkeypatch, ca
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", top_left)
     with caplog.at_level("INFO", logger="rlzoo"):
-        policy.score(groups)
+        policy.log_probs(groups)
     assert isinstance(policy.feed, PaddedFeed)
     assert "without padding its states differ by" in caplog.text
 

@@ -12,7 +12,7 @@ from rlzoo.filters.dynamic_sampling import substitute
 from rlzoo.models import MoEPolicy
 from rlzoo.rollout import NativeSampler
 from rlzoo.training import minibatches
-from rlzoo.training.experience import Scored
+from rlzoo.training.experience import Rewards
 from rlzoo.training.learner import Learner
 from rlzoo.types import Prompt, Prompts, Rollouts, SamplingParams
 from rlzoo.types.expert_choices import RoutingRecord, differing
@@ -43,7 +43,7 @@ def rollouts():
 def scored():
     scores = torch.tensor([1.0, 0.0] * GROUPS)
     table = [[float(score)] for score in scores]
-    return Scored(table, scores, torch.ones(8).bool(), (1.0,))
+    return Rewards(table, scores, torch.ones(8).bool(), (1.0,))
 
 
 def learner(family="mixtral", *, tokens=10**6, epochs=1, minibatches=2, **settings):
@@ -140,7 +140,7 @@ def test_moe07_the_sampler_reports_the_experts_of_every_token(family, max_concur
     policy = learner(family).policy
     found = drawn(policy, max_concurrent)
     sequences = found.sequences(torch.arange(8))
-    chosen = policy.score(sequences).routing.chosen
+    chosen = policy.log_probs(sequences).routing.chosen
     lengths = sequences.prompt_lengths + found.lengths() - 1
     real = torch.arange(chosen.shape[1]) < lengths[:, None]
     assert len(set(lengths.tolist())) > 2
@@ -171,7 +171,7 @@ def test_replay_of_the_rollout_uses_the_samplers_experts_in_every_update():
     moved = replace(real.sequences(torch.arange(8)), experts=((real.routing + 1) % 4))
     width = moved.input_ids.shape[1]
     moved = replace(moved, experts=moved.experts[:, :width])
-    expected = other.policy.score(moved).log_probs
+    expected = other.policy.log_probs(moved).log_probs
     torch.testing.assert_close(scores[-1][:, : expected.shape[1]], expected, rtol=0, atol=1e-5)
 
 
@@ -179,8 +179,8 @@ def test_a_group_that_is_sampled_anew_brings_its_experts():
     policy = learner().policy
     old, new = drawn(policy), drawn(policy)
     new = replace(new, routing=torch.ones_like(new.routing)[:2, :-1], **cut(new, 2))
-    given = Scored([[1.0]] * 8, torch.ones(8), torch.ones(8).bool())
-    fresh = Scored([[1.0]] * 2, torch.ones(2), torch.ones(2).bool())
+    given = Rewards([[1.0]] * 8, torch.ones(8), torch.ones(8).bool())
+    fresh = Rewards([[1.0]] * 2, torch.ones(2), torch.ones(2).bool())
     merged, _ = substitute(old, given, [1], new, fresh)
     assert (merged.routing[2:4, :-1] == 1).all()
     assert torch.equal(merged.routing[[0, 1, 4, 5, 6, 7]], old.routing[[0, 1, 4, 5, 6, 7]])
@@ -211,13 +211,15 @@ def test_a_recomputation_belongs_to_its_own_forward():
     one.training_mode()
     rows = torch.arange(8)
     sequences = rollouts().sequences(rows)
-    chosen = one.score(sequences).routing.chosen
+    chosen = one.log_probs(sequences).routing.chosen
     gradients = {}
     for names in (("free",), ("moved",), ("free", "moved")):
         scores = []
         for name in names:
             experts = chosen if name == "free" else (chosen + 1) % 4
-            scores.append((name, one.score(replace(sequences, experts=experts)).log_probs.sum()))
+            scores.append(
+                (name, one.log_probs(replace(sequences, experts=experts)).log_probs.sum())
+            )
         for name, score in scores:
             score.backward()
             found = [p.grad.clone() for p in one.parameters() if p.grad is not None]

@@ -46,17 +46,17 @@ def test_the_record_is_what_the_routers_chose_and_replaying_it_changes_nothing(
 ):
     policy = tiny(family)
     policy.train()
-    scores = policy.score(sequences)
-    chosen = scores.routing.chosen
+    predicted = policy.log_probs(sequences)
+    chosen = predicted.routing.chosen
     for row, outputs in enumerate(seen(policy, sequences)):
         for layer, (_, _, experts) in enumerate(outputs):
             assert (differing(chosen[row, : FED[row], layer], experts) == 0).all()
         assert (chosen[row, FED[row] :] == 0).all()
-    again = policy.score(replace(sequences, experts=chosen))
-    assert torch.equal(again.log_probs, scores.log_probs)
+    again = policy.log_probs(replace(sequences, experts=chosen))
+    assert torch.equal(again.log_probs, predicted.log_probs)
     gradients = [
         torch.autograd.grad(s.log_probs.sum(), list(policy.parameters()), allow_unused=True)
-        for s in (scores, again)
+        for s in (predicted, again)
     ]
     for a, b in zip(*gradients, strict=True):
         assert (a is None and b is None) or torch.equal(a, b)
@@ -67,9 +67,9 @@ def test_given_experts_are_used_with_weights_of_the_current_router(tiny, sequenc
     """Every expert is moved by one: no slot is the router's own, and the router still learns."""
     policy = tiny(family)
     sizes = policy.router_sizes
-    free = policy.score(sequences)
+    free = policy.log_probs(sequences)
     moved = (free.routing.chosen + 1) % sizes.experts
-    forced = policy.score(replace(sequences, experts=moved))
+    forced = policy.log_probs(replace(sequences, experts=moved))
     real = torch.arange(moved.shape[1]) < FED[:, None]
     assert torch.equal(forced.routing.used[real], moved[real])
     first = forced.routing.chosen[:, :, 0]  # below it nothing has changed
@@ -100,14 +100,14 @@ def test_the_adapter_of_the_documentation_replays(tiny, sequences):
     names = {}
     exec(code, names)
     policy = tiny("mixtral", adapter=names["MyRouter"]())
-    free = policy.score(sequences)
-    replayed = policy.score(replace(sequences, experts=free.routing.chosen))
+    free = policy.log_probs(sequences)
+    replayed = policy.log_probs(replace(sequences, experts=free.routing.chosen))
     torch.testing.assert_close(replayed.log_probs, free.log_probs, rtol=1e-5, atol=1e-5)
 
 
 def test_load_and_entropy_count_real_tokens_only(tiny, sequences):
     policy = tiny("mixtral")
-    routing = policy.score(sequences).routing
+    routing = policy.log_probs(sequences).routing
     assert routing.tokens == FED.sum()
     load, entropy = torch.zeros(2, 4), torch.zeros(2)
     for outputs in seen(policy, sequences):
@@ -129,7 +129,7 @@ def twins(sequences):
 def test_a_token_counts_for_each_sequence_it_belongs_to(tiny, twins):
     """Feeding a prompt once for two answers changes no figure."""
     found = [tiny("mixtral", layout=layout, aux_coefficient=1.0) for layout in ("auto", "padded")]
-    shared, padded = [policy.score(twins).routing for policy in found]
+    shared, padded = [policy.log_probs(twins).routing for policy in found]
     assert len(found[0].layout_of(twins).real) < len(found[1].layout_of(twins).real)
     assert shared.tokens == padded.tokens == 2 * FED.sum()
     assert torch.equal(shared.load, padded.load)
@@ -141,9 +141,9 @@ def test_a_token_counts_for_each_sequence_it_belongs_to(tiny, twins):
 def test_rows_of_one_prompt_replay_their_own_experts(tiny, twins):
     """Two passes may have settled a tie differently; neither row takes the other's experts."""
     policy = tiny("mixtral")
-    experts = policy.score(twins).routing.chosen
+    experts = policy.log_probs(twins).routing.chosen
     experts[3:] = (experts[3:] + 1) % 4
-    used = policy.score(replace(twins, experts=experts)).routing.used
+    used = policy.log_probs(replace(twins, experts=experts)).routing.used
     real = torch.arange(12) < torch.cat([FED, FED])[:, None]
     assert torch.equal(used[real], experts[real])
 
@@ -188,7 +188,7 @@ def test_the_balance_loss_of_a_layer_is_that_of_transformers(tiny, sequences):
     from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
     policy = tiny("mixtral", config={"num_hidden_layers": 1}, aux_coefficient=1.0)
-    routing = policy.score(sequences).routing
+    routing = policy.log_probs(sequences).routing
     logits = torch.cat([outputs[0][0] for outputs in seen(policy, sequences)])
     settings = RouterSettings(aux_coefficient=1.0)
     ours = router_losses(routing, Balance(routing.tokens, routing.load), settings)["aux"]
@@ -198,7 +198,7 @@ def test_the_balance_loss_of_a_layer_is_that_of_transformers(tiny, sequences):
 
 def test_the_z_loss_is_the_mean_squared_normaliser(tiny, sequences):
     policy = tiny("mixtral", z_coefficient=1.0)
-    routing = policy.score(sequences).routing
+    routing = policy.log_probs(sequences).routing
     expected = torch.stack(
         [
             torch.cat([outputs[layer][0] for outputs in seen(policy, sequences)])
@@ -212,11 +212,11 @@ def test_the_z_loss_is_the_mean_squared_normaliser(tiny, sequences):
 def test_a_copy_and_a_sampler_are_not_watched(tiny, sequences):
     policy = tiny("qwen3_moe", gradient_checkpointing=True)
     frozen, trunk = policy.frozen_copy(), copy.deepcopy(policy.causal_lm.base_model)
-    assert frozen.score(sequences).routing is None
+    assert frozen.log_probs(sequences).routing is None
     assert frozen.taps is not policy.taps
     with policy.taps.watching(None) as watch:
         trunk(input_ids=sequences.input_ids, use_cache=False)
-        frozen.score(sequences)
+        frozen.log_probs(sequences)
     assert not watch.chosen
 
 
@@ -244,12 +244,14 @@ def test_a_kernel_can_be_named_and_is_told(tiny, sequences):
     eager, grouped = tiny("mixtral", experts_implementation="eager"), tiny("mixtral")
     assert "kernel eager;" in eager.describe()[0]
     assert "kernel grouped_mm;" in grouped.describe()[0]
-    assert torch.allclose(eager.score(sequences).log_probs, grouped.score(sequences).log_probs)
+    assert torch.allclose(
+        eager.log_probs(sequences).log_probs, grouped.log_probs(sequences).log_probs
+    )
 
 
 def test_a_frozen_router_does_not_train_and_the_rest_does(tiny, sequences):
     policy = tiny("mixtral", freeze_router=True)
-    policy.score(sequences).log_probs.sum().backward()
+    policy.log_probs(sequences).log_probs.sum().backward()
     trained = {name for name, p in policy.named_parameters() if p.grad is not None}
     assert trained
     assert not any("mlp.gate." in name for name in trained)
@@ -261,7 +263,7 @@ def test_a_router_in_fp32_computes_in_fp32(tiny, sequences):
         policy = tiny("qwen3_moe", dtype="bfloat16", **settings)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             [first, *_] = seen(policy, sequences)
-            policy.score(sequences)
+            policy.log_probs(sequences)
         return {logits.dtype for logits, _, _ in first}
 
     assert dtypes() == {torch.bfloat16}
@@ -279,6 +281,6 @@ def test_a_reference_is_read_by_the_same_adapter(tiny, sequences, tmp_path):
     reference.build(policy)
     assert type(reference.frozen.adapter) is SoftmaxRouter
     assert reference.frozen.router_fp32
-    scores = policy.score(sequences)
-    given = replace(sequences, experts=(scores.routing.chosen + 1) % 4)
-    torch.testing.assert_close(reference.log_probs(given, 1.0), scores.log_probs.detach())
+    predicted = policy.log_probs(sequences)
+    given = replace(sequences, experts=(predicted.routing.chosen + 1) % 4)
+    torch.testing.assert_close(reference.log_probs(given, 1.0), predicted.log_probs.detach())

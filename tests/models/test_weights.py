@@ -16,7 +16,7 @@ from rlzoo.models.loading import files
 def grads(policy, sequences):
     policy.zero_grad()
     policy.training_mode()
-    policy.score(sequences).log_probs.sum().backward()
+    policy.log_probs(sequences).log_probs.sum().backward()
     return {n: p.grad.clone() for n, p in policy.named_parameters() if p.grad is not None}
 
 
@@ -56,7 +56,7 @@ def test_saved_folder_gives_equal_logits(tiny, sequences, tmp_path, family):
     loaded = type(policy)(path=str(tmp_path))
     loaded.load()
     assert loaded.eos_ids == policy.eos_ids
-    assert torch.equal(loaded.score(sequences).log_probs, policy.score(sequences).log_probs)
+    assert torch.equal(loaded.log_probs(sequences).log_probs, policy.log_probs(sequences).log_probs)
     assert json.loads((tmp_path / "config.json").read_text()).get("use_cache", True)
 
 
@@ -85,7 +85,7 @@ def test_lit01_gradient_checkpointing_works_and_changes_nothing(tiny, sequences)
     results = {}
     for on in (False, True):
         policy, calls = tiny("qwen3", gradient_checkpointing=on), []
-        policy.score(sequences)  # the first finds out how to feed
+        policy.log_probs(sequences)  # the first finds out how to feed
         policy.causal_lm.base_model.layers[0].mlp.register_forward_pre_hook(
             lambda *_, c=calls: c.append(1)
         )
@@ -99,7 +99,7 @@ def test_lit02_a_frozen_copy_stays_frozen(tiny, sequences):
     """LIT-02: train() leaves it in evaluation mode; training the original leaves its scores."""
     policy = tiny("qwen3", gradient_checkpointing=True)
     frozen = policy.frozen_copy()
-    before = frozen.score(sequences).log_probs
+    before = frozen.log_probs(sequences).log_probs
     torch.nn.ModuleList([policy, frozen]).train()
     assert policy.model.training
     assert not any(module.training for module in frozen.modules())
@@ -107,16 +107,16 @@ def test_lit02_a_frozen_copy_stays_frozen(tiny, sequences):
     with torch.no_grad():
         for p in policy.parameters():
             p.add_(0.1 * torch.randn_like(p))
-    after = frozen.score(sequences).log_probs
+    after = frozen.log_probs(sequences).log_probs
     assert torch.equal(before, after)
     assert not after.requires_grad
-    assert (policy.score(sequences).log_probs - after).abs().max() > 1e-3
+    assert (policy.log_probs(sequences).log_probs - after).abs().max() > 1e-3
 
 
 def test_trainable_state_round_trip(tiny, sequences):
     one, two = tiny("qwen3"), tiny("qwen3", init_seed=1)
     two.load_trainable_state(one.trainable_state())
-    assert torch.equal(one.score(sequences).log_probs, two.score(sequences).log_probs)
+    assert torch.equal(one.log_probs(sequences).log_probs, two.log_probs(sequences).log_probs)
     with pytest.raises(UserError, match="weights of another model"):
         one.load_trainable_state(tiny("llama").trainable_state())
 
@@ -136,10 +136,10 @@ def test_adapters_train_alone_and_can_be_turned_off(tiny, adapted, sequences):
     assert found
     assert all("lora" in name for name in found)
     assert all(g.abs().sum() > 0 for g in found.values())
-    base = tiny("qwen3").score(sequences).log_probs
-    assert (adapted.score(sequences).log_probs - base).abs().max() > 0.01
+    base = tiny("qwen3").log_probs(sequences).log_probs
+    assert (adapted.log_probs(sequences).log_probs - base).abs().max() > 0.01
     with adapted.base_weights():
-        torch.testing.assert_close(adapted.score(sequences).log_probs, base)
+        torch.testing.assert_close(adapted.log_probs(sequences).log_probs, base)
     with pytest.raises(UserError, match="no adapters"), tiny("qwen3").base_weights():
         pass
 
@@ -148,15 +148,15 @@ def test_adapters_are_merged_when_saved(adapted, sequences, tmp_path):
     adapted.save_pretrained(tmp_path)
     merged = DensePolicy(path=str(tmp_path))
     merged.load()
-    scores = adapted.score(sequences).log_probs
-    torch.testing.assert_close(merged.score(sequences).log_probs, scores, atol=1e-5, rtol=0)
+    scores = adapted.log_probs(sequences).log_probs
+    torch.testing.assert_close(merged.log_probs(sequences).log_probs, scores, atol=1e-5, rtol=0)
     assert "lora" in next(iter(adapted.trainable_state())), "saving has merged the trained policy"
 
 
 def test_bfloat16_weights(tiny, sequences):
     policy = tiny("qwen3", dtype="bfloat16")
     assert {p.dtype for p in policy.parameters()} == {torch.bfloat16}
-    assert policy.score(sequences).log_probs.dtype == torch.float32
+    assert policy.log_probs(sequences).log_probs.dtype == torch.float32
 
 
 def test_experts_run_as_one_grouped_product(tiny):

@@ -11,13 +11,13 @@ from rlzoo.rewards import Reward, Sample
 
 def sample(row: int = 0, completion: str = "4", answer: str = "4", **fields) -> Sample:
     values = {"prompt": "2+2=", "terminated": True, "num_tokens": 2, "columns": {}}
-    return Sample(row=row, completion=completion, answer=answer, **{**values, **fields})
+    return Sample(row=row, completion=completion, target=answer, **{**values, **fields})
 
 
 class Sleeper(Reward):
     """Sleeps as many seconds as the completion says; scores the row number."""
 
-    def score(self, sample):
+    def reward(self, sample):
         time.sleep(float(sample.completion or 0))
         return float(sample.row)
 
@@ -25,21 +25,21 @@ class Sleeper(Reward):
 class Busy(Reward):
     """Never returns from C code when told to, so no Python signal handler can run."""
 
-    def score(self, sample):
+    def reward(self, sample):
         if sample.completion == "hang":
             sum(itertools.repeat(0))
         return 1.0
 
 
 class Dies(Reward):
-    def score(self, sample):
+    def reward(self, sample):
         if sample.completion == "die":
             os._exit(3)
         return 1.0
 
 
 class Picky(Reward):
-    def score(self, sample):
+    def reward(self, sample):
         if sample.completion == "bad":
             raise RuntimeError("no such\nnumber")
         return 1.0
@@ -53,7 +53,7 @@ class Hidden(Exception):
 class Unpicklable(Reward):
     """Raises an exception that cannot be unpickled."""
 
-    def score(self, sample):
+    def reward(self, sample):
         raise Hidden("shy", "error")
 
 
@@ -62,7 +62,7 @@ class Returns(Reward):
         super().__init__(**kwargs)
         self.value = value
 
-    def score(self, sample):
+    def reward(self, sample):
         return self.value if sample.row == 7 else 0.0
 
 
@@ -71,15 +71,15 @@ class ReturnsAll(Reward):
         super().__init__(**kwargs)
         self.values = values
 
-    def score(self, sample):
+    def reward(self, sample):
         raise AssertionError("a batch reward is called with the batch")
 
-    def score_all(self, samples):
+    def reward_all(self, samples):
         return self.values
 
 
 class SlowBatch(ReturnsAll):
-    def score_all(self, samples):
+    def reward_all(self, samples):
         time.sleep(60)
         return self.values
 
@@ -91,7 +91,7 @@ class BreaksOnLoad(Reward):
     def __setstate__(self, state):
         raise ImportError("no module named codex")
 
-    def score(self, sample):
+    def reward(self, sample):
         return 1.0
 
 

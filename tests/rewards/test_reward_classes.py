@@ -15,7 +15,7 @@ from rlzoo.rewards import (
     LengthPenalty,
     MathAnswer,
     OverlongPenalty,
-    ReasoningGymScore,
+    ReasoningGymReward,
     RegexFormat,
     RewardRunner,
     TagFormat,
@@ -186,7 +186,7 @@ def test_math_answer_a_reference_without_mathematics_is_an_error():
     ("reward", "module", "extra"),
     [
         (MathAnswer(timeout=None), "math_verify", "math"),
-        (ReasoningGymScore(), "reasoning_gym", "gym"),
+        (ReasoningGymReward(), "reasoning_gym", "gym"),
     ],
 )
 def test_a_missing_library_names_the_extra(monkeypatch, reward, module, extra):
@@ -199,7 +199,7 @@ def test_math_answer_has_a_timeout_by_default():
     assert MathAnswer().timeout == 5.0
 
 
-# ---- ReasoningGymScore ----
+# ---- ReasoningGymReward ----
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_reasoning_gym_score(options, completion, score):
     pytest.importorskip("reasoning_gym")
     entry = {"question": "1 + 2 =", "answer": "3", "metadata": {}}
     columns = {"dataset": "chain_sum", "config": {"min_digits": 1}, "entry": entry}
-    assert ReasoningGymScore(**options).score(sample(0, completion, columns=columns)) == score
+    assert ReasoningGymReward(**options).score(sample(0, completion, columns=columns)) == score
 
 
 def test_reasoning_gym_score_an_unreadable_answer_is_wrong():
@@ -224,11 +224,11 @@ def test_reasoning_gym_score_an_unreadable_answer_is_wrong():
     pytest.importorskip("reasoning_gym")
     entry = {"question": "6", "answer": "2 \u00d7 3", "metadata": {"number": 6, "factors": [2, 3]}}
     columns = {"dataset": "prime_factorization", "config": {}, "entry": entry}
-    reward = ReasoningGymScore()
-    assert reward.score(sample(0, "2 \u00d7 3", columns=columns)) == 1.0
-    assert reward.score(sample(0, "two times three", columns=columns)) == 0.0
+    reward = ReasoningGymReward()
+    assert reward.reward(sample(0, "2 \u00d7 3", columns=columns)) == 1.0
+    assert reward.reward(sample(0, "two times three", columns=columns)) == 0.0
 
 
 def test_reasoning_gym_score_wants_its_own_task():
     with pytest.raises(UserError, match="needs column 'dataset', which only the ReasoningGym task"):
-        ReasoningGymScore().score(sample())
+        ReasoningGymReward().score(sample())

@@ -18,7 +18,7 @@ from rlzoo.rewards import (
     LengthPenalty,
     MathAnswer,
     OverlongPenalty,
-    ReasoningGymScore,
+    ReasoningGymReward,
     RegexFormat,
     Reward,
     RewardRunner,
@@ -128,7 +128,7 @@ def test_prepare_is_called_once_before_the_first_row():
         def prepare(self):
             calls.append("prepare")
 
-        def score(self, sample):
+        def reward(self, sample):
             calls.append(sample.row)
             return 0.0
 
@@ -211,5 +211,5 @@ def test_eos_05_reasoning_gym():
         "config": {},
         "entry": {"question": "2+2", "answer": "4", "metadata": {}},
     }
-    runner = RewardRunner([ReasoningGymScore()])
+    runner = RewardRunner([ReasoningGymReward()])
     assert runner.evaluate([sample(0, "", columns=columns)]) == [[0.0]]

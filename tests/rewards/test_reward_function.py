@@ -25,7 +25,7 @@ def test_function_with_completions_gets_the_batch():
         sample(2, "a", "x", columns={"level": "x"}),
     ]
     assert RewardRunner([reward]).evaluate(samples) == [[1.0], [0.0], [0.0]]
-    assert reward.score(samples[2]) == 1.0
+    assert reward.reward(samples[2]) == 1.0
 
 
 def test_function_with_kwargs_gets_everything():
@@ -34,8 +34,8 @@ def test_function_with_kwargs_gets_everything():
 
 def test_function_default_is_used_where_there_is_no_column():
     reward = FunctionReward(zoo.optional)
-    assert reward.score(sample()) == 1.0
-    assert reward.score(sample(columns={"level": "hard"})) == 0.5
+    assert reward.reward(sample()) == 1.0
+    assert reward.reward(sample(columns={"level": "hard"})) == 0.5
 
 
 def test_fields_win_over_columns_of_the_same_name():

@@ -222,7 +222,7 @@ def test_workers_do_not_run_the_training_script_again(tmp_path):
     assert done.stdout.splitlines() == ["main runs", "[[1.0]]"]
 
 
-OWN = "class Own(Reward):\n    def score(self, sample): return 2.0\n"
+OWN = "class Own(Reward):\n    def reward(self, sample): return 2.0\n"
 SCORE = (
     "print(RewardRunner([Own(timeout=20)], max_workers=1).evaluate([Sample(0, *'abc', True, 1)]))\n"
 )

@@ -52,10 +52,10 @@ def test_log_probs_are_those_of_score(tiny, ask, family, temperature):
     rollouts = NativeSampler(6).sample(policy, ask(policy, TEXTS), 5, params, 1)
     with torch.no_grad():
         sequences = rollouts.sequences(torch.arange(len(rollouts)))
-        scores = policy.score(sequences, temperature or 1.0).log_probs
-    width = scores.shape[1]
+        ours = policy.log_probs(sequences, temperature or 1.0).log_probs
+    width = ours.shape[1]
     assert torch.equal(sequences.mask, rollouts.mask[:, :width])
-    torch.testing.assert_close(rollouts.log_probs[:, :width], scores, atol=1e-5, rtol=0)
+    torch.testing.assert_close(rollouts.log_probs[:, :width], ours, atol=1e-5, rtol=0)
     assert rollouts.log_probs[rollouts.mask].lt(0).all()
     assert rollouts.log_probs[~rollouts.mask].eq(0).all()
 
@@ -92,7 +92,7 @@ def test_autocast_casts_once_and_gives_the_weights_back(tiny, ask, family):
     before = {name: p.clone() for name, p in policy.named_parameters()}
     with torch.autocast("cpu", torch.bfloat16):
         rollouts = NativeSampler().sample(policy, ask(policy, TEXTS), 4, SamplingParams(12), 0)
-        gap_to_score(policy, rollouts, 0.1)
+        gap_to_policy(policy, rollouts, 0.1)
     exact = NativeSampler().sample(policy, ask(policy, TEXTS), 4, SamplingParams(12), 0)
     assert not torch.equal(rollouts.log_probs[:, 0], exact.log_probs[:, 0])
     for name, p in policy.named_parameters():
@@ -300,8 +300,8 @@ def test_lit03_rollouts_can_be_trained_on(tiny, ask):
     policy.training_mode()
     rollouts = NativeSampler().sample(policy, ask(policy, TEXTS), 3, SamplingParams(6), 0)
     assert policy.model.training
-    scores = policy.score(rollouts.sequences(torch.arange(len(rollouts))))
-    ratio = (scores.log_probs - rollouts.log_probs[:, : scores.log_probs.shape[1]]).exp()
+    predicted = policy.log_probs(rollouts.sequences(torch.arange(len(rollouts))))
+    ratio = (predicted.log_probs - rollouts.log_probs[:, : predicted.log_probs.shape[1]]).exp()
     ratio.sum().backward()
     assert policy.causal_lm.lm_head.weight.grad.abs().sum() > 0
 
@@ -328,15 +328,15 @@ def test_adapters_take_part_in_sampling(tiny, ask, dora):
                 p.normal_(std=0.05)
     after = NativeSampler().sample(policy, prompts, 4, params, 0)
     assert not torch.equal(before.token_ids, after.token_ids)
-    gap_to_score(policy, after, 1e-5)
+    gap_to_policy(policy, after, 1e-5)
     with policy.base_weights():
         same(NativeSampler().sample(policy, prompts, 4, params, 0), before)
 
 
-def gap_to_score(policy, rollouts, limit):
+def gap_to_policy(policy, rollouts, limit):
     with torch.no_grad():
-        scores = policy.score(rollouts.sequences(torch.arange(len(rollouts)))).log_probs
-    torch.testing.assert_close(rollouts.log_probs[:, : scores.shape[1]], scores, atol=limit, rtol=0)
+        ours = policy.log_probs(rollouts.sequences(torch.arange(len(rollouts)))).log_probs
+    torch.testing.assert_close(rollouts.log_probs[:, : ours.shape[1]], ours, atol=limit, rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -39,12 +39,12 @@ def gap(policy, rollouts, temperature):
     """Largest distance from the policy's own scores, masks and padding compared exactly."""
     sequences = rollouts.sequences(torch.arange(len(rollouts)))
     with torch.no_grad():
-        scores = policy.score(sequences, temperature).log_probs
-    width = scores.shape[1]
+        ours = policy.log_probs(sequences, temperature).log_probs
+    width = ours.shape[1]
     assert torch.equal(sequences.mask, rollouts.mask[:, :width])
     assert rollouts.log_probs[~rollouts.mask].eq(0).all()
     assert rollouts.token_ids[~rollouts.mask].eq(policy.pad_id).all()
-    return float((rollouts.log_probs[:, :width] - scores).abs().max())
+    return float((rollouts.log_probs[:, :width] - ours).abs().max())
 
 
 def change(policy, seed):

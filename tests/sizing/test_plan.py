@@ -152,7 +152,7 @@ def job(**changes):
         micro_batch_tokens=16384,
         concurrent=32,
         epochs=1,
-        scored=0,
+        passes_before=0,
         updates=1,
     )
     return replace(base, **changes)

@@ -36,8 +36,8 @@ every_task = pytest.mark.parametrize("task", TASKS, ids=NAMES)
 def test_digit_sorting():
     for example in DigitSorting(3, 5).examples("train", 200, 0):
         digits = re.fullmatch(r"S(\d{3,5})=", example.prompt).group(1)
-        assert example.answer == "".join(sorted(digits))
-    lengths = {len(example.answer) for example in DigitSorting().examples("train", 100, 0)}
+        assert example.target == "".join(sorted(digits))
+    lengths = {len(example.target) for example in DigitSorting().examples("train", 100, 0)}
     assert lengths == {5, 6, 7, 8}
 
 
@@ -46,15 +46,15 @@ def test_counted_copies():
     for example in examples:
         copies, word = re.fullmatch(r"C(\d+)([a-z]{3})=", example.prompt).groups()
         assert len(set(word)) == 3
-        numbers = example.answer.split(word)
+        numbers = example.target.split(word)
         assert numbers == [*map(str, range(1, int(copies) + 1)), ""]
-    assert max(len(example.answer) for example in examples) > 220
+    assert max(len(example.target) for example in examples) > 220
 
 
 def test_addition():
     for example in Addition(digits=2).examples("train", 200, 0):
         left, right = re.fullmatch(r"([1-9]\d)\+([1-9]\d)=", example.prompt).groups()
-        assert int(example.answer) == int(left) + int(right)
+        assert int(example.target) == int(left) + int(right)
 
 
 def test_chain_sum():
@@ -62,8 +62,8 @@ def test_chain_sum():
     examples = task.examples("train", 300, 0)
     for example in examples:
         assert re.fullmatch(r"[1-9]\d( [+-] [1-9]\d){1,2} =", example.prompt)
-        assert int(example.answer) == eval(example.prompt.rstrip("="))
-    assert any(example.answer.startswith("-") for example in examples)
+        assert int(example.target) == eval(example.prompt.rstrip("="))
+    assert any(example.target.startswith("-") for example in examples)
     assert {example.prompt.count(" ") for example in examples} == {3, 5}
 
 
@@ -107,7 +107,7 @@ def test_seed_and_split_choose_the_rows(task):
 
 @every_task
 def test_alphabet_covers_prompts_and_answers(task):
-    used = "".join(e.prompt + e.answer for e in task.examples("train", 300, 0))
+    used = "".join(e.prompt + e.target for e in task.examples("train", 300, 0))
     assert set(used) == set(task.alphabet)
     assert len(set(task.alphabet)) == len(task.alphabet)
 
@@ -191,7 +191,7 @@ def test_demonstration_noise():
     noisy = Letters().demonstration(example, 0.13, random.Random(0))
     assert set(noisy) == {"a", "b", "c"}
     assert 0.12 < 1 - noisy.count("c") / 10_000 < 0.14
-    assert Letters().demonstration(example, 0.0, random.Random(0)) == example.answer
+    assert Letters().demonstration(example, 0.0, random.Random(0)) == example.target
     assert "c" not in Letters().demonstration(example, 1.0, random.Random(0))
     assert noisy == Letters().demonstration(example, 0.13, random.Random(0))
     with pytest.raises(UserError, match=r"noise=1\.5"):

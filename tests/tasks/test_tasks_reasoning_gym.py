@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from rlzoo.errors import UserError
-from rlzoo.rewards import ReasoningGymScore, Sample
+from rlzoo.rewards import ReasoningGymReward, Sample
 from rlzoo.tasks import ReasoningGym
 
 
@@ -34,23 +34,23 @@ def test_questions_are_reproducible_and_the_splits_disjoint():
     assert not {e.prompt for e in everything} & {e.prompt for e in held_out}
     for example in train[:20]:
         expression = example.prompt.rpartition(":")[2].rstrip("= ")
-        assert eval(expression) == int(example.answer)
+        assert eval(expression) == int(example.target)
 
 
 @pytest.mark.usefixtures("gym")
 def test_questions_go_with_the_reward():
-    reward = ReasoningGymScore()
+    reward = ReasoningGymReward()
     for name in ("chain_sum", "gcd", "count_primes"):
         example = ReasoningGym(name).examples("train", 1, 0)[0]
 
         def scored(completion, example=example):
             answered = Sample(
-                0, example.prompt, completion, example.answer, True, 1, example.columns
+                0, example.prompt, completion, example.target, True, 1, example.columns
             )
-            return reward.score(answered)
+            return reward.reward(answered)
 
-        assert scored(f" {example.answer}\n") == 1.0
-        assert scored(f"{example.answer}9") == 0.0
+        assert scored(f" {example.target}\n") == 1.0
+        assert scored(f"{example.target}9") == 0.0
 
 
 @pytest.mark.usefixtures("gym")
@@ -67,7 +67,7 @@ def test_too_few_questions_end_in_an_error(monkeypatch):
 
     task = ReasoningGym("gcd")
     monkeypatch.setattr(task, "_create", lambda **_: Same())
-    assert [e.answer for e in task.examples("eval", 3, 0)] == ["", "", ""]
+    assert [e.target for e in task.examples("eval", 3, 0)] == ["", "", ""]
     with pytest.raises(UserError, match="no new question for the train split"):
         task.examples("train", 1, 0)
 

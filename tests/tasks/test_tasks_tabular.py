@@ -25,7 +25,7 @@ def read(path, **options):
 def test_data_02_answers_become_text(tmp_path, answer, text):
     """DATA-02."""
     (example,) = read(write(tmp_path, {"prompt": "2+2=", "answer": answer, "level": 3}))
-    assert (example.prompt, example.answer) == ("2+2=", text)
+    assert (example.prompt, example.target) == ("2+2=", text)
     assert example.columns == {"level": 3}
 
 
@@ -84,7 +84,7 @@ def test_chat_prompts_and_other_column_names(tmp_path):
     path = write(tmp_path, {"chat": messages, "gold": 4})
     (example,) = read(path, prompt="chat", answer="gold")
     assert example.prompt == tuple(messages)
-    assert example.answer == "4"
+    assert example.target == "4"
 
 
 def test_answer_after(tmp_path):
@@ -164,7 +164,7 @@ def saved(tmp_path_factory):
 def test_hub_dataset_reads_a_folder(saved):
     task = HubDataset(str(saved / "both"), prompt="q", answer="a")
     rows = task.examples("train", None, 0)
-    assert [(e.prompt, e.answer) for e in rows] == [(f"{i}", f"{i}") for i in range(40)]
+    assert [(e.prompt, e.target) for e in rows] == [(f"{i}", f"{i}") for i in range(40)]
     assert rows[0].columns == {"level": 2}
 
 

@@ -15,7 +15,7 @@ SMOOTHING = 5
 STAGES = {
     "sampling": "time/rollout_s",
     "rewards": "time/rewards_s",
-    "scoring": "time/scoring_s",
+    "scoring": "time/log_probs_s",
     "training": "time/training_s",
 }
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from rlzoo.algorithms import discover
-from rlzoo.errors import UserError, nearest
+from rlzoo.errors import UserError, nearest, one_line
 
 CONFIG_AXIS = "config"
 """The axis whose values are whole configuration files; each takes the place of the base."""
@@ -114,7 +114,7 @@ def load(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"--config {path} cannot be read: {error.strerror}") from None
     except yaml.YAMLError as error:
-        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path}: {one_line(error)}") from None
     if not isinstance(given, dict):
         raise UserError(f"{path}: expected keys such as base and algorithms, got {given!r}")
     _known(str(path), given, Comparison)

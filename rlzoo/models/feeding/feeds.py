@@ -13,7 +13,7 @@ from torch import Tensor
 from rlzoo.errors import UserError
 from rlzoo.models.feeding import dense_attention, flash_attention, flex_attention
 from rlzoo.models.feeding.layout import Layout, padded, shared
-from rlzoo.models.scoring import accepts, compute_dtype, hidden_states
+from rlzoo.models.log_probs import accepts, compute_dtype, hidden_states
 from rlzoo.types import Sequences
 
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 1e-2}

@@ -56,7 +56,7 @@ class Layout:
         """
         return values[self.rows, self.columns]
 
-    def spread(self, flat: Tensor) -> Tensor:
+    def scatter(self, flat: Tensor) -> Tensor:
         """Return by row and column what was found for each fed token.
 
         Args:
@@ -84,7 +84,7 @@ def response_slots(sequences: Sequences) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def answer_lengths(sequences: Sequences) -> Tensor:
-    """Count the response tokens up to the last one that is scored.
+    """Count the response tokens up to the last one whose log-prob is wanted.
 
     Args:
         sequences: n right-padded rows.
@@ -170,8 +170,8 @@ def shared(sequences: Sequences, pieces: Pieces) -> Layout:
     of_prompt = begin[:, None] + places
     source = torch.where(places < lengths[0], of_prompt, after[:, None] + places - lengths[0])
     # An empty answer's prompt predicts nothing at its end.
-    scored = lengths[0] + torch.where(answer_lengths(sequences)[:, None] > 0, lengths[1], -1)
-    source = torch.where(places < scored, source, -1)
+    used = lengths[0] + torch.where(answer_lengths(sequences)[:, None] > 0, lengths[1], -1)
+    source = torch.where(places < used, source, -1)
     rows, at = torch.tensor([owners, columns], device=device)
     answer, _, column = response_slots(sequences)
     real = torch.zeros(fed, dtype=torch.bool, device=device)

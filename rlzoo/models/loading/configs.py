@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rlzoo.errors import UserError, nearest
-from rlzoo.models.loading.tokenization import first_line
+from rlzoo.errors import UserError, first_line, nearest
 
 _RENAMED_KEYS = {"rope_theta", "rope_scaling", "partial_rotary_factor", "dtype", "torch_dtype"}
 _NOISE = ("dropout", "pdrop", "layerdrop", "jitter")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlzoo.errors import UserError
+from rlzoo.errors import UserError, first_line
 from rlzoo.models.loading.configs import seeded
-from rlzoo.models.loading.tokenization import first_line
 
 
 def check_lora(lora: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rlzoo.errors import UserError
+from rlzoo.errors import UserError, first_line
 from rlzoo.models.loading import configs, files, tokenization
 from rlzoo.models.loading.caches import bound_caches
 
@@ -176,5 +176,5 @@ class Source:
             )
         except (OSError, ValueError, ImportError) as error:
             what = self.path or config.model_type
-            why = tokenization.first_line(error)
+            why = first_line(error)
             raise UserError(f"{self.owner}: '{what}' cannot be loaded: {why}") from error

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlzoo.errors import UserError
+from rlzoo.errors import UserError, first_line
 
 DEFAULT_CHARACTERS = (
     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -133,16 +133,3 @@ def decode(tokenizer: Any, ids: Sequence[int]) -> str:
     known = [int(i) for i in ids if 0 <= int(i) < size]
     text = tokenizer.decode(known, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return str(text).encode("utf-8", "replace").decode("utf-8")
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's message, at most 200 characters, or its class name.
-
-    Args:
-        error: Any exception.
-
-    Returns:
-        One line.
-    """
-    lines = str(error).strip().splitlines()
-    return lines[0].strip().rstrip(".")[:200] if lines else type(error).__name__

@@ -91,19 +91,19 @@ class Watch:
         """Return what was gathered."""
         assert self.layout is not None
         layers, layout = range(len(self.taps.sizes.layers)), self.layout
-        chosen = layout.spread(torch.stack([self.chosen[i] for i in layers], 1))
-        load = entropy = probabilities = log_normaliser = spread = None
+        chosen = layout.scatter(torch.stack([self.chosen[i] for i in layers], 1))
+        load = entropy = probabilities = log_normalizer = forced = None
         if self.used:
             used = torch.stack([self.used[i] for i in layers], 1)
             load = expert_counts(used, self.weights, self.taps.sizes.experts)
             if self.forced is not None:
-                spread = layout.spread(used).to(chosen.dtype)
+                forced = layout.scatter(used).to(chosen.dtype)
             entropy = torch.stack([self.entropy[i] for i in layers]).double()
         if self.sums:
             probabilities = torch.stack([self.sums[i][0] for i in layers])
-            log_normaliser = torch.stack([self.sums[i][1] for i in layers])
+            log_normalizer = torch.stack([self.sums[i][1] for i in layers])
         tokens = self.weights.double().sum()
-        return Routing(chosen, tokens, spread, load, entropy, probabilities, log_normaliser)
+        return Routing(chosen, tokens, forced, load, entropy, probabilities, log_normalizer)
 
 
 class Taps:

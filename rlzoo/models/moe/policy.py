@@ -17,7 +17,7 @@ from rlzoo.models.base import Policy
 from rlzoo.models.feeding.layout import Layout
 from rlzoo.models.moe.families import RouterAdapter, adapter_for
 from rlzoo.models.moe.hooks import Taps
-from rlzoo.types import Scores, Sequences
+from rlzoo.types import LogProbs, Sequences
 from rlzoo.types.expert_choices import RouterSettings, RouterSizes
 
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -150,22 +150,22 @@ class MoEPolicy(Policy):
         assert self.taps is not None
         return {**super().checkpoint_options, "context_fn": self.taps.contexts}
 
-    def forward(self, sequences: Sequences, temperature: float, entropy: bool) -> Scores:
-        """Score, and report what the routers did; see `Policy.score`.
+    def forward(self, sequences: Sequences, temperature: float, entropy: bool) -> LogProbs:
+        """Score, and report what the routers did; see `Policy.log_probs`.
 
         Args:
             sequences: With `experts`, routers are made to use these.
-            temperature: See `Policy.score`.
-            entropy: See `Policy.score`.
+            temperature: See `Policy.log_probs`.
+            entropy: See `Policy.log_probs`.
 
         Returns:
-            Scores, with their `routing` unless nothing is to be watched.
+            LogProbs, with their `routing` unless nothing is to be watched.
         """
         if self.taps is None or self._frozen or not self.router.watched:
             return super().forward(sequences, temperature, entropy)
         with self.taps.watching(sequences.experts) as watch:
-            scores = super().forward(sequences, temperature, entropy)
-            return replace(scores, routing=watch.result())
+            predicted = super().forward(sequences, temperature, entropy)
+            return replace(predicted, routing=watch.result())
 
     def sibling(self, path: str) -> Self:
         """Return a policy that reads and computes its routers as this one does."""

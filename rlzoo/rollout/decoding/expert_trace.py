@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Trace:
+class ExpertTrace:
     """The experts of every token that the model has been fed, by answer and column.
 
     Args:

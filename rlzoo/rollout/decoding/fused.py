@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlzoo.models.base import Policy
-from rlzoo.models.scoring import compute_dtype, logit_transform
+from rlzoo.models.log_probs import compute_dtype, logit_transform
 from rlzoo.rollout.decoding.decoders import SlotDecoder
 from rlzoo.rollout.decoding.kv_cache import Slots
 

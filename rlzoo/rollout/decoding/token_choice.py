@@ -44,8 +44,8 @@ def _draw(logits: Tensor, uniforms: Tensor | None, params: SamplingParams) -> tu
     else:
         chosen = _filtered(weights, params)
         tokens = _invert(chosen, uniforms, sums if chosen is weights else _sums(chosen))
-    log_normaliser = largest.squeeze(-1) + sums.sum(-1).log().float()
-    return tokens, logits.gather(-1, tokens[:, None]).squeeze(-1) - log_normaliser
+    log_normalizer = largest.squeeze(-1) + sums.sum(-1).log().float()
+    return tokens, logits.gather(-1, tokens[:, None]).squeeze(-1) - log_normalizer
 
 
 def _sums(weights: Tensor) -> Tensor:

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlzoo.errors import UserError
+from rlzoo.errors import UserError, first_line
 from rlzoo.models.base import Policy
-from rlzoo.models.loading.tokenization import first_line
 from rlzoo.models.moe.policy import MoEPolicy
 from rlzoo.types import Prompt, SamplingParams
 

@@ -29,16 +29,16 @@ class VLLMSampler(Sampler):
         self.engine = engine
         self._given: list[float] = []
 
-    def check(self, policy: Policy, world_size: int, *, spread: bool) -> None:
+    def check(self, policy: Policy, world_size: int, *, sharded: bool) -> None:
         """Refuse weights in shares, and what the engine refuses; see `Sampler.check`.
 
         Raises:
             UserError: Naming the setting and the remedy.
         """
-        if spread:
+        if sharded:
             raise UserError(
                 "VLLMSampler needs whole weights in every process, and trainer.strategy spreads "
-                "them; use ddp or DeepSpeed below stage 3 without spread experts, or NativeSampler"
+                "them; use ddp or DeepSpeed below stage 3 without sharded experts, or NativeSampler"
             )
         self.engine.check(policy, world_size)
 
@@ -80,7 +80,18 @@ class VLLMSampler(Sampler):
             found = self.engine.answer(prompts.rows, orders)
             _check_answers(found, len(prompts), n, params.max_new_tokens, policy.eos_ids)
             answers = [answer for given in found for answer in given * (num_samples // n)]
-        rollouts = _rollouts(policy, prompts, num_samples, params.max_new_tokens, answers)
+        try:
+            rollouts = Rollouts.of(
+                prompts,
+                params,
+                policy,
+                [answer.token_ids for answer in answers],
+                [answer.log_probs for answer in answers],
+            )
+        except FloatingPointError as error:
+            raise UserError(
+                "the log-probs of vLLM are not finite: training diverged; lower the learning rate"
+            ) from error
         if fresh and params.top_k == 0 and params.top_p == 1:
             _compare(policy, rollouts, params.temperature or 1.0)
         return rollouts
@@ -150,38 +161,11 @@ def _compare(policy: Policy, rollouts: Rollouts, temperature: float) -> None:
     sequences = rollouts.sequences(torch.arange(min(_COMPARED, len(rollouts))))
     mask = sequences.mask
     with policy.generating():
-        scored = policy.score(sequences, temperature).log_probs
+        ours = policy.log_probs(sequences, temperature).log_probs
     theirs = rollouts.log_probs[: len(mask), : mask.shape[1]]
-    gap = float((theirs - scored)[mask].abs().mean())
+    gap = float((theirs - ours)[mask].abs().mean())
     if not gap <= _FAR:
         raise UserError(
             f"VLLMSampler: after the weights were handed over, vLLM's log-probs are {gap:.2f} nats "
             "per token off the policy's: it runs another model, or did not take them"
         )
-
-
-def _rollouts(
-    policy: Policy, prompts: Prompts, num_samples: int, room: int, answers: Sequence[Answer]
-) -> Rollouts:
-    token_ids = torch.full((len(answers), room), policy.pad_id, dtype=torch.long)
-    log_probs = torch.zeros(len(answers), room)
-    for row, answer in enumerate(answers):
-        token_ids[row, : len(answer.token_ids)] = torch.tensor(answer.token_ids)
-        log_probs[row, : len(answer.log_probs)] = torch.tensor(answer.log_probs)
-    if not bool(torch.isfinite(log_probs).all()):
-        raise UserError(
-            "the log-probs of vLLM are not finite: training diverged; lower the learning rate"
-        )
-    device = policy.device
-    lengths = torch.tensor([len(answer.token_ids) for answer in answers], dtype=torch.long)
-    ended = [answer.token_ids[-1] in policy.eos_ids for answer in answers]
-    positions = torch.tensor(prompts.positions, dtype=torch.long, device=device)
-    return Rollouts(
-        prompts=prompts,
-        group_ids=positions.repeat_interleave(num_samples),
-        token_ids=token_ids.to(device),
-        mask=(torch.arange(room) < lengths[:, None]).to(device),
-        terminated=torch.tensor(ended, dtype=torch.bool, device=device),
-        log_probs=log_probs.to(device),
-        completions=tuple(policy.decode(answer.token_ids) for answer in answers),
-    )

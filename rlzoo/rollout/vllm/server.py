@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rlzoo import distributed
-from rlzoo.errors import UserError
+from rlzoo.errors import UserError, first_line
 from rlzoo.models.base import Policy
-from rlzoo.models.loading.tokenization import first_line
 from rlzoo.rollout.vllm.engine import Answer, Engine, check_device, check_version
 from rlzoo.types import Prompt
 

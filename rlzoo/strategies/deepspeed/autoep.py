@@ -1,4 +1,4 @@
-"""Experts spread over processes: DeepSpeed's AutoEP, applied to a Hugging Face model."""
+"""Experts sharded over processes: DeepSpeed's AutoEP, applied to a Hugging Face model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlzoo.errors import UserError
+from rlzoo.errors import UserError, one_line
 from rlzoo.models.moe.policy import COUNTS
 
 PATTERN = r"(?:model\.)?layers\.\d+\.(?:mlp|block_sparse_moe|feed_forward)"
@@ -42,7 +42,7 @@ def repair_recorders() -> None:
 
 
 def moe_layers(module: nn.Module) -> dict[str, Any]:
-    """Return the blocks whose experts are spread over ranks, by name."""
+    """Return the blocks whose experts are sharded over ranks, by name."""
     found = {}
     for name, part in module.named_modules():
         if hasattr(part, "rlzoo_spec"):
@@ -93,7 +93,7 @@ def shard_experts(model: Any, ep_size: int, settings: dict[str, Any]) -> int:
             _check_layout(model.get_submodule(spec.moe_module_name), spec)
         found.replace_moe_layers(specs, ep_size=ep_size, ep_rank=rank)
     except (ValueError, AttributeError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise UserError(f"ep_size {ep_size}: {model.config.model_type}: {reason}") from error
     for spec in specs:
         layer = model.get_submodule(spec.moe_module_name)

@@ -18,7 +18,7 @@ if not torch.cuda.is_available():  # else DeepSpeed's import prints what it look
 
 if TYPE_CHECKING:
     from rlzoo.strategies.deepspeed.strategy import DeepSpeedExpertParallelStrategy
-    from rlzoo.training.module import RLModule
+    from rlzoo.strategies.trained import Trained
 
 VERSIONS = {"deepspeed": "0.19", "transformers": "5.24"}
 """What the private interfaces used here belong to."""
@@ -89,17 +89,17 @@ def check_run(strategy: DeepSpeedExpertParallelStrategy) -> None:
             )
 
 
-def _check_experts(module: RLModule, size: int) -> None:
+def _check_experts(module: Trained, size: int) -> None:
     implementation = getattr(module.policy, "experts_implementation", "auto")
     if implementation not in ("auto", "grouped_mm"):
         raise UserError(
-            f"model.policy.experts_implementation {implementation} cannot act on spread experts; "
+            f"model.policy.experts_implementation {implementation} cannot act on sharded experts; "
             "set it to auto, or ep_size to 1"
         )
     if getattr(module.policy, "router_fp32", False):
-        raise UserError("model.policy.router_fp32 cannot act on spread experts; set ep_size to 1")
+        raise UserError("model.policy.router_fp32 cannot act on sharded experts; set ep_size to 1")
     if module.policy.lora is not None:
-        raise UserError("model.policy.lora cannot train spread experts; set ep_size to 1")
+        raise UserError("model.policy.lora cannot train sharded experts; set ep_size to 1")
     module.policy.check()
     if not module.policy.source.pending_gguf():
         count = num_experts(module.policy.source.hf_config.get_text_config())
@@ -114,7 +114,7 @@ def _check_arguments(strategy: DeepSpeedExpertParallelStrategy) -> None:
     stage, size, config = strategy.zero_stage, strategy.ep_size, strategy.extra
     if stage not in (1, 2, 3):
         raise UserError(
-            f"trainer.strategy zero_stage {stage} is not 1, 2 or 3; stage 0 would clip spread "
+            f"trainer.strategy zero_stage {stage} is not 1, 2 or 3; stage 0 would clip sharded "
             "experts by a norm that is only approximate"
         )
     if size < 1:
@@ -141,7 +141,7 @@ def check_engine(strategy: DeepSpeedExpertParallelStrategy) -> None:
     engine: Any = strategy.model
     facts = {
         "zero_stage": (engine.zero_optimization_stage(), strategy.zero_stage),
-        "gradient_clipping": (engine.gradient_clipping(), strategy.module.max_grad_norm),
+        "gradient_clipping": (engine.gradient_clipping(), strategy.module.settings.max_grad_norm),
         "managed_gradient_accumulation": (engine.managed_gradient_accumulation(), False),
         "gradient_accumulation_steps": (engine.gradient_accumulation_steps(), 1),
     }

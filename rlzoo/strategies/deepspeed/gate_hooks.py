@@ -1,4 +1,4 @@
-"""Routers of spread blocks of experts, watched and replayed like those they came from."""
+"""Routers of sharded blocks of experts, watched and replayed like those they came from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlzoo.models.moe.policy import MoEPolicy
 from rlzoo.strategies.deepspeed.autoep import moe_layers
 
 
-class SpreadRouter(RouterAdapter):
+class ShardedRouter(RouterAdapter):
     """AutoEP's router, which returns gate weights, experts and counts, and no logits.
 
     Args:
@@ -26,7 +26,7 @@ class SpreadRouter(RouterAdapter):
         self.logits: dict[nn.Module, Tensor] = {}
 
     def find(self, model: nn.Module) -> dict[str, nn.Module]:
-        """Find the routers of spread blocks; see `RouterAdapter.find`."""
+        """Find the routers of sharded blocks; see `RouterAdapter.find`."""
         return {name: layer.router for name, layer in moe_layers(model).items()}
 
     def read(self, router: nn.Module, inputs: tuple[Any, ...], output: Any) -> Choice:
@@ -63,14 +63,14 @@ class SpreadRouter(RouterAdapter):
         router.gate.register_forward_hook(note)  # type: ignore[union-attr]
 
 
-def watch_spread(policy: MoEPolicy) -> None:
-    """Watch the routers of a policy whose experts were spread, in place of its former ones.
+def watch_sharded(policy: MoEPolicy) -> None:
+    """Watch the routers of a policy whose experts were sharded, in place of its former ones.
 
     Args:
         policy: After its blocks were replaced.
     """
     assert policy.taps is not None
-    adapter = SpreadRouter(policy.taps.adapter)
+    adapter = ShardedRouter(policy.taps.adapter)
     policy.taps = adapter.taps = Taps(policy.causal_lm, adapter, policy.router)
     for router in adapter.find(policy.causal_lm).values():
         adapter.keep_logits(router)

@@ -1,4 +1,4 @@
-"""DeepSpeed under manual optimisation: ZeRO 1 to 3, and experts spread over processes."""
+"""DeepSpeed under manual optimisation: ZeRO 1 to 3, and experts sharded over processes."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from rlzoo.strategies.deepspeed.checkpoints import (
     write_layout,
 )
 from rlzoo.strategies.deepspeed.checks import check_engine, check_installed, check_run
-from rlzoo.strategies.deepspeed.gate_hooks import watch_spread
+from rlzoo.strategies.deepspeed.gate_hooks import watch_sharded
 from rlzoo.strategies.deepspeed.precision import WeightsAsLoaded
 
 if TYPE_CHECKING:
-    from rlzoo.training.module import RLModule
+    from rlzoo.strategies.trained import Trained
 
 log = logging.getLogger("rlzoo")
 
 
 class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
-    """DeepSpeed ZeRO for any policy, with the experts of a mixture spread over processes.
+    """DeepSpeed ZeRO for any policy, with the experts of a mixture sharded over processes.
 
     Every block of experts keeps ``num_experts / ep_size`` of them per process; tokens travel to
     theirs and back by all-to-all. Gradients of dense weights are summed over all processes, those
@@ -46,7 +46,7 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
     of one process on all rows. Needs the `deepspeed` extra; runs on CUDA, and on CPU with gloo.
 
     Args:
-        ep_size: Processes that share one set of experts; 1 spreads none. Neighbouring ranks form
+        ep_size: Processes that share one set of experts; 1 shards none. Neighbouring ranks form
             such a set, so it should fit into a node. Must divide experts and processes.
         zero_stage: 1 cuts up optimizer states, 2 gradients as well, 3 weights as well. Experts are
             cut up over the processes that hold the same ones.
@@ -96,16 +96,16 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
         }
 
     @property
-    def module(self) -> RLModule:
+    def module(self) -> Trained:
         """The module that trains."""
-        return cast("RLModule", self.lightning_module)
+        return cast("Trained", self.lightning_module)
 
     @property
     def _fits(self) -> bool:
-        return self.module.trainer.state.fn == TrainerFn.FITTING
+        return bool(self.module.trainer.state.fn == TrainerFn.FITTING)
 
     @property
-    def spread(self) -> bool:
+    def sharded(self) -> bool:
         """Whether a forward pass is a collective."""
         return self.world_size > 1 and (self.ep_size > 1 or self.zero_stage == 3)
 
@@ -117,10 +117,10 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
         check_run(self)
         bfloat16 = self.module.policy.dtype == "bfloat16"
         self.precision_plugin = WeightsAsLoaded("bf16-true" if bfloat16 else "32-true")
-        cast(dict[str, Any], self.config)["gradient_clipping"] = self.module.max_grad_norm
+        cast(dict[str, Any], self.config)["gradient_clipping"] = self.module.settings.max_grad_norm
         import deepspeed
 
-        # A policy's Scores are no tensors to DeepSpeed; it owns no weights that need hooks there.
+        # A policy's LogProbs are no tensors to DeepSpeed; it owns no weights that need hooks there.
         deepspeed.utils.logger.addFilter(lambda record: "outputs type" not in record.getMessage())
         if isinstance(self.accelerator, CUDAAccelerator):
             super().setup_environment()
@@ -154,19 +154,19 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
                 parts.append(trunk)
             for part in parts:
                 blocks = autoep.shard_experts(part, self.ep_size, self.autoep)
-                log.info("spread experts: %d blocks over %d processes each", blocks, self.ep_size)
+                log.info("sharded experts: %d blocks over %d processes each", blocks, self.ep_size)
         return model
 
     @override
     def setup(self, trainer: Any) -> None:
-        """Spread the experts, start the engine, and make sure that it does what was asked."""
+        """Shard the experts, start the engine, and make sure that it does what was asked."""
         super().setup(trainer)
-        self.module.policy.lockstep = self.spread
+        self.module.policy.lockstep = self.sharded
         if trainer.training:
             check_engine(self)
         if self._before is not None:
             # After the engine: what a gate returns has to be what its own hooks made of it.
-            watch_spread(cast(MoEPolicy, self.module.policy))
+            watch_sharded(cast(MoEPolicy, self.module.policy))
             self._compare(self._before)
             self._before = None
 

@@ -1,0 +1,149 @@
+"""One way from a configuration, or a checkpoint that carries one, to objects."""
+
+from __future__ import annotations
+
+import zipfile
+from argparse import ArgumentError
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from jsonargparse import ArgumentParser
+
+from rlzoo.errors import UserError, one_line
+from rlzoo.models.base import Policy
+from rlzoo.strategies.deepspeed.checkpoints import checkpoint_file
+from rlzoo.training.data import PromptDataModule
+from rlzoo.training.module import RLModule
+
+PREFIX = "policy."
+"""What the names of a policy's weights begin with in a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint file of a run, read and found to be one.
+
+    Attributes:
+        path: Where it was read from.
+        content: What Lightning wrote.
+        config: The run's configuration.
+    """
+
+    path: str
+    content: dict[str, Any]
+    config: dict[str, Any]
+
+    @property
+    def iterations(self) -> int:
+        """Iterations finished when it was written."""
+        return int(self.content["rlzoo"]["progress"]["iterations"])
+
+
+def check_file(ckpt_path: str) -> str:
+    """Refuse a path that cannot hold a checkpoint, before anything heavy.
+
+    Returns:
+        The file: the path itself, or the one in a sharded checkpoint that holds all weights.
+
+    Raises:
+        UserError: If it is not a file, or not of the format that torch saves.
+    """
+    ckpt_path = checkpoint_file(ckpt_path)
+    if not Path(ckpt_path).is_file():
+        raise UserError(f"ckpt_path '{ckpt_path}' is not a file; give a checkpoint of rlzoo fit")
+    if not zipfile.is_zipfile(ckpt_path):
+        raise UserError(
+            f"ckpt_path '{ckpt_path}' is not a checkpoint, or was cut short; give one of rlzoo fit"
+        )
+    return ckpt_path
+
+
+def read_checkpoint(ckpt_path: str) -> Checkpoint:
+    """Read a checkpoint of ``rlzoo fit``, or of a Trainer that fitted an ``RLModule``.
+
+    Raises:
+        UserError: If the file is missing or was not written by rlzoo.
+    """
+    ckpt_path = check_file(ckpt_path)
+    content = torch.load(ckpt_path, map_location="cpu", weights_only=True)
+    if not content.get("rlzoo", {}).get("config"):
+        raise UserError(f"ckpt_path '{ckpt_path}' carries no rlzoo configuration; use rlzoo fit")
+    return Checkpoint(ckpt_path, content, yaml.safe_load(content["rlzoo"]["config"]))
+
+
+def policy_of(checkpoint: Checkpoint) -> Policy:
+    """Return the policy of a checkpoint, with its trained weights.
+
+    Raises:
+        UserError: If it cannot be built, or the weights do not fit.
+    """
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--policy", type=Policy)
+    try:
+        known = parser.parse_object({"policy": checkpoint.config["model"]["policy"]})
+        policy: Policy = parser.instantiate(known).policy
+    except (KeyError, ArgumentError) as error:
+        raise _cannot(checkpoint, error) from error
+    return with_weights(policy, checkpoint)
+
+
+def with_weights(policy: Policy, checkpoint: Checkpoint) -> Policy:
+    """Load a policy and give it a checkpoint's weights.
+
+    Raises:
+        UserError: If they do not fit.
+    """
+    policy.load()
+    weights = {
+        name.removeprefix(PREFIX): value
+        for name, value in checkpoint.content["state_dict"].items()
+        if name.startswith(PREFIX)
+    }
+    _, unexpected = policy.load_state_dict(weights, strict=False)
+    missing = {n for n, p in policy.named_parameters() if p.requires_grad} - weights.keys()
+    if unexpected or missing:
+        path, names = checkpoint.path, unexpected or missing
+        raise UserError(f"ckpt_path '{path}' does not fit its policy: {names}")
+    return policy
+
+
+def run_of(checkpoint: Checkpoint) -> tuple[RLModule, PromptDataModule]:
+    """Return module and prompts of a checkpoint's run; the policy has its trained weights.
+
+    Raises:
+        UserError: If its configuration names what is not there.
+    """
+    try:
+        parts = build({name: checkpoint.config[name] for name in ("model", "data")})
+    except (KeyError, ArgumentError) as error:
+        raise _cannot(checkpoint, error) from error
+    with_weights(parts.model.policy, checkpoint)
+    return parts.model, parts.data
+
+
+def build(config: Mapping[str, Any]) -> Any:
+    """Instantiate the ``model`` and, if it is there, the ``data`` of a configuration.
+
+    Args:
+        config: The sections.
+
+    Returns:
+        A namespace with the objects; no weights are loaded.
+
+    Raises:
+        ArgumentError: If a section names what is not there.
+        UserError: If a class refuses its settings.
+    """
+    parser = ArgumentParser(exit_on_error=False)
+    for name, cls in (("model", RLModule), ("data", PromptDataModule)):
+        if name in config:
+            parser.add_class_arguments(cls, name)
+    return parser.instantiate(parser.parse_object(dict(config)))
+
+
+def _cannot(checkpoint: Checkpoint, error: BaseException) -> UserError:
+    return UserError(f"ckpt_path '{checkpoint.path}' cannot be rebuilt here: {one_line(error)}")
