@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-from rlzoo.advantages import default_advantage
 from rlzoo.algorithms.grpo import GRPO
 from rlzoo.models import MoEPolicy
 from rlzoo.rollout import NativeSampler
 from rlzoo.training.experience import Rewards
 from rlzoo.training.learner import Learner
+from rlzoo.training.settings import Settings
 from rlzoo.types import Prompt, Prompts, SamplingParams
 from rlzoo.types.stats import Stats
 
@@ -53,27 +53,26 @@ def learner_of(given: argparse.Namespace, settings: dict[str, Any]) -> Learner:
     }
     policy = MoEPolicy(config=config, gradient_checkpointing=given.checkpointing, **settings)
     policy.load()
-    return Learner(
+    settings = Settings(
         policy=policy,
+        rewards=[],
         algorithm=GRPO(),
-        advantage=default_advantage("group"),
         aggregation="token-mean",
-        temperature=1.0,
-        length=given.tokens,
         minibatches=MINIBATCHES,
     )
+    return Learner(settings)
 
 
 def iterate(learner: Learner, prompts: Prompts, tokens: int, seed: int) -> dict[str, float]:
     """Run one iteration; return the seconds of each stage and the size of the record."""
-    optimizer = torch.optim.AdamW(learner.policy.parameters(), lr=1e-4)
+    optimizer = torch.optim.AdamW(learner.settings.policy.parameters(), lr=1e-4)
     stats, marks = Stats(), [time.process_time()]
     params = SamplingParams(max_new_tokens=tokens)
-    rollouts = NativeSampler().sample(learner.policy, prompts, GROUP, params, seed)
+    rollouts = NativeSampler().sample(learner.settings.policy, prompts, GROUP, params, seed)
     marks.append(time.process_time())
-    scores = torch.rand(len(rollouts), generator=torch.Generator().manual_seed(seed))
-    table: list[list[float | None]] = [[float(score)] for score in scores]
-    rewards = Rewards(table, scores, torch.ones(len(rollouts)).bool(), (1.0,))
+    totals = torch.rand(len(rollouts), generator=torch.Generator().manual_seed(seed))
+    table: list[list[float | None]] = [[float(total)] for total in totals]
+    rewards = Rewards(table, totals, torch.ones(len(rollouts)).bool(), (1.0,))
     experience = learner.experience(rollouts, rewards, seed, stats)
     marks.append(time.process_time())
     for update, minibatch in enumerate(learner.cut(experience, seed)):

@@ -25,7 +25,7 @@ import torch
 from rlzoo.models import DensePolicy, MoEPolicy, Policy
 from rlzoo.strategies.master_weights import stepped, with_masters
 from rlzoo.training.minibatches import micro_batches
-from rlzoo.types import Experience, Prompt, Prompts, Rollouts
+from rlzoo.types import Experience, Prompt, Prompts, Rollouts, SamplingParams
 
 PROMPTS, GROUP, PROMPT, LONGEST = 4, 8, 60, 128
 TINY = {
@@ -63,7 +63,9 @@ def experience(vocabulary: int) -> Experience:
     zeros = torch.zeros(mask.shape)
     prompts = Prompts(rows, tuple(range(PROMPTS)))
     done = torch.ones(len(groups), dtype=torch.bool)
-    rollouts = Rollouts(prompts, groups, tokens, mask, done, zeros, ("",) * len(groups))
+    rollouts = Rollouts(
+        prompts, SamplingParams(), groups, tokens, mask, done, zeros, ("",) * len(groups)
+    )
     return Experience(rollouts, mask, torch.randn(mask.shape, generator=rng))
 
 

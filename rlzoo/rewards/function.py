@@ -10,11 +10,20 @@ from typing import Any
 from rlzoo.errors import UserError, nearest, one_line
 from rlzoo.rewards.base import Reward, Sample
 
-_ROW = ("completion", "prompt", "answer", "terminated", "num_tokens", "row")
+_ROW = {
+    "completion": "completion",
+    "prompt": "prompt",
+    "target": "target",
+    "answer": "target",  # what data sets call it
+    "terminated": "terminated",
+    "num_tokens": "num_tokens",
+    "row": "row",
+}
 _BATCH = {
     "completions": "completion",
     "prompts": "prompt",
-    "answers": "answer",
+    "targets": "target",
+    "answers": "target",
     "terminated": "terminated",
     "num_tokens": "num_tokens",
     "rows": "row",
@@ -24,10 +33,11 @@ _BATCH = {
 class FunctionReward(Reward):
     """Calls a function with the arguments that it names.
 
-    Available names are ``completion``, ``prompt``, ``answer``, ``terminated``, ``num_tokens``,
-    ``row`` and every column of the dataset; ``**kwargs`` takes all of them. A function that names
-    ``completions`` is called once per batch, with lists: ``completions``, ``prompts``, ``answers``,
-    ``terminated``, ``num_tokens``, ``rows`` and each column under its own name.
+    Available names are ``completion``, ``prompt``, ``target`` (or ``answer``, as data sets call
+    it), ``terminated``, ``num_tokens``, ``row`` and every column of the dataset; ``**kwargs`` takes
+    all of them. A function that names ``completions`` is called once per batch, with lists:
+    ``completions``, ``prompts``, ``targets`` (or ``answers``), ``terminated``, ``num_tokens``,
+    ``rows`` and each column under its own name.
 
     Example:
         ``{class_path: FunctionReward, init_args: {function: my_pkg.my_function, weight: 0.5}}``
@@ -57,7 +67,10 @@ class FunctionReward(Reward):
         """Call the function for one row."""
         if self._batched:
             return self.reward_all([sample])[0]
-        values = {**sample.columns, **{name: getattr(sample, name) for name in _ROW}}
+        values = {
+            **sample.columns,
+            **{name: getattr(sample, attribute) for name, attribute in _ROW.items()},
+        }
         return self.function(**self._choose(values))
 
     def reward_all(self, samples: Sequence[Sample]) -> Any:

@@ -327,7 +327,7 @@ def test_gae(key, junk):
 
     # The class: the score of each answer arrives on its last token.
     outcome = Outcome(
-        scores=torch.tensor([1.0, -0.5], dtype=torch.float64),
+        rewards=torch.tensor([1.0, -0.5], dtype=torch.float64),
         valid=torch.tensor([True, True]),
         group_ids=torch.tensor([0, 0]),
         mask=mask,

@@ -172,8 +172,8 @@ def test_unknown_command(command, name, suggestion):
         ({"model.reference": "adapter_base"}, ["adapter_base", "model.policy.lora", "initial"]),
         ({"model.critic": "SeparateCritic"}, ["model.critic", "GroupNormalized", "GAE"]),
         (
-            {"model.algorithm": "PPO", "model.drop_zero_advantage": True},
-            ["model.drop_zero_advantage", "critic"],
+            {"model.algorithm": "PPO", "model.filters": [{"class_path": "SkipSilentGroups"}]},
+            ["model.filters SkipSilentGroups", "critic"],
         ),
         (
             {"model.evaluation.accuracy": "exact"},
@@ -374,7 +374,7 @@ def test_gspo_does_not_inherit_the_clip_of_grpo(tmp_path):
     spec = {"class_path": "GRPO", "init_args": {"clip_low": 0.1, "clip_high": 0.3}}
     run = fit(tmp_path, {"model.algorithm": spec}, "--model.algorithm", "GSPO")
     assert run.code == 0, run.err
-    algorithm = run.module.learner.algorithm
+    algorithm = run.module.settings.algorithm
     assert (type(algorithm).__name__, algorithm.clip_low, algorithm.clip_high) == (
         "GSPO",
         3e-4,
@@ -389,7 +389,7 @@ def test_settings_of_the_new_class_on_the_same_line_are_kept(tmp_path):
     spec = {"class_path": "GRPO", "init_args": {"clip_low": 0.1}}
     args = ["--model.algorithm", "GSPO", "--model.algorithm.clip_high", "0.01"]
     run = fit(tmp_path, {"model.algorithm": spec}, *args)
-    algorithm = run.module.learner.algorithm
+    algorithm = run.module.settings.algorithm
     assert (algorithm.clip_low, algorithm.clip_high) == (3e-4, 0.01)
 
 
@@ -399,14 +399,14 @@ def test_cispo_drops_the_clip_of_grpo_with_a_word(tmp_path):
     layer.write_text(yaml.safe_dump({"model": {"algorithm": "CISPO"}}))
     run = fit(tmp_path, {"model.algorithm": spec}, "--config", str(layer))
     assert run.code == 0, run.err
-    assert vars(run.module.learner.algorithm) == {"ratio_cap": 5.0}
+    assert vars(run.module.settings.algorithm) == {"ratio_cap": 5.0}
     says(run.err, "CISPO replaces GRPO", "'clip_low': 0.1")
 
 
 def test_nothing_is_said_where_nothing_is_lost(tmp_path):
     run = fit(tmp_path, None, "--model.algorithm", "GSPO")
     assert "dropped" not in run.err
-    assert run.module.learner.algorithm.clip_high == 4e-4
+    assert run.module.settings.algorithm.clip_high == 4e-4
 
 
 def test_refusals_do_not_hide_behind_a_good_run(tmp_path):

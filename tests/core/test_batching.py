@@ -1,6 +1,7 @@
 """Epochs, minibatches, micro-batches in one process; those over two ranks are in distributed."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,7 @@ from rlzoo.errors import UserError
 from rlzoo.models.feeding.feeds import SharedFeed
 from rlzoo.objective.loss import policy_loss
 from rlzoo.training.minibatches import check_divisible, micro_batches, minibatches, order
-from rlzoo.types import Experience, PolicyBatch, Prompt, Prompts, Rollouts
+from rlzoo.types import Experience, PolicyBatch, Prompt, Prompts, Rollouts, SamplingParams
 from rlzoo.types.stats import Stats
 
 
@@ -24,6 +25,7 @@ def experience(prompt_lengths, lengths, group=1, positions=None):
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     rollouts = Rollouts(
         prompts=prompts,
+        params=SamplingParams(),
         group_ids=torch.tensor(prompts.positions).repeat_interleave(group),
         token_ids=torch.full(mask.shape, 2),
         mask=mask,
@@ -31,7 +33,7 @@ def experience(prompt_lengths, lengths, group=1, positions=None):
         log_probs=torch.zeros(mask.shape),
         completions=("",) * len(lengths),
     )
-    return Experience(rollouts=rollouts, mask=mask, advantages=torch.ones(mask.shape))
+    return Experience(rollouts, mask, torch.ones(mask.shape), torch.zeros(mask.shape))
 
 
 def cut(made, prompts, **settings):
@@ -142,23 +144,27 @@ def test_abstaining_rows_leave_the_denominators():
     made = experience([2] * 2, [1, 2, 3, 4], group=2)
     mask = made.mask.clone()
     mask[1] = False
-    made = Experience(made.rollouts, mask, made.advantages)
+    made = Experience(made.rollouts, mask, made.advantages, made.old_log_probs)
     (step,) = cut(made, 2)
     counts = step.denominators
     assert (counts.tokens, counts.sequences, counts.groups) == (8, 3, 2)
     assert counts.group_tokens.tolist() == [1, 7]
 
 
+def skipping(made, rows):
+    return replace(made, rollouts=made.rollouts.skip(torch.tensor(rows)))
+
+
 def test_rows_left_out_of_the_forward_pass_still_count():
-    """KL-07, drop_zero_advantage: fewer rows are scored, and the divisor is that of all."""
+    """KL-07, skipped rows: fewer are fed, and the divisor is that of all."""
     made = experience([2] * 2, [1, 2, 3, 4], group=2)
-    (step,) = cut(made, 2, keep=torch.tensor([True, False, False, True]))
+    (step,) = cut(skipping(made, [False, True, True, False]), 2)
     assert sorted(torch.cat([m.rows for m in step.micro_batches]).tolist()) == [0, 3]
     assert step.denominators.tokens == 10
     assert step.denominators.sequences == 4
-    (step,) = cut(made, 2, keep=torch.zeros(4, dtype=torch.bool))
+    (step,) = cut(skipping(made, [True] * 4), 2)
     (micro,) = step.micro_batches
-    assert micro.padding  # nothing to score, and still one pass, so that ranks stay in step
+    assert micro.padding  # nothing to feed, and still one pass, so that ranks stay in step
 
 
 PROMPTS = (1, 9, 2, 30, 4, 7, 3, 12, 5, 6, 2, 2)

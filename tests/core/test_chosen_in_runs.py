@@ -44,7 +44,7 @@ def test_every_estimator_trains_from_the_command_line(tmp_path, name):
     more = ["--model.advantage.init_args.k", "2"] if name == "PassAtKAdvantage" else []
     run = fit(tmp_path, SHORT, "--model.advantage", name, *more)
     assert run.code == 0, run.err
-    assert type(run.module.learner.advantage).__name__ == name
+    assert type(run.module.settings.estimator).__name__ == name
     assert f"advantage {name}" in run.err
     assert values(run, "policy/advantage_abs")[0] > 0
 
@@ -101,8 +101,13 @@ def test_entropy_is_measured_where_only_its_control_asks_for_it(tmp_path):
 
 
 def test_a_cut_answer_that_does_not_train_still_weighs_by_its_length(tmp_path):
-    """OPO's baseline is over answers as sampled, whatever mask_truncated takes out of the loss."""
-    run = fit(tmp_path, SHORT | {"model.mask_truncated": True}, "--model.advantage", "OPO")
+    """OPO's baseline is over answers as sampled, whatever MaskTruncated takes out of the loss."""
+    run = fit(
+        tmp_path,
+        SHORT | {"model.filters": [{"class_path": "MaskTruncated"}]},
+        "--model.advantage",
+        "OPO",
+    )
     assert run.code == 0, run.err
     rollouts, rewards = run.module.last_rollouts
     ended = rollouts.terminated
@@ -133,14 +138,14 @@ def test_a_sampler_that_is_off_is_seen_and_rejected(tmp_path):
     step = RLModule.training_step
 
     def off(module, batch, batch_idx):
-        sample = module.sampler.sample
+        sample = module.settings.sampler.sample
 
         def shifted(*args):
             rollouts = sample(*args)
             rollouts.log_probs[rollouts.mask] += 1.0
             return rollouts
 
-        with mock.patch.object(module.sampler, "sample", shifted):
+        with mock.patch.object(module.settings.sampler, "sample", shifted):
             step(module, batch, batch_idx)
 
     settings = SHORT | {"model.corrections": [{"class_path": "MaskedIS"}]}
@@ -207,9 +212,9 @@ REFUSED = [
         ["model.kl.placement reward", "GDPO", "set model.kl.placement to loss"],
     ),
     (
-        ["--model.advantage", "ReinforcePP", "--model.drop_zero_advantage", "true"],
+        ["--model.advantage", "ReinforcePP", "--model.filters+=SkipSilentGroups"],
         {},
-        ["model.drop_zero_advantage", "ReinforcePP", "remove it"],
+        ["model.filters SkipSilentGroups", "ReinforcePP", "remove it"],
     ),
     (
         ["--model.corrections", "[{class_path: TruncatedIS}, {class_path: MaskedIS}]"],
@@ -222,9 +227,9 @@ REFUSED = [
         ["AdaptiveKL multiplies model.kl.coefficient, which is 0.0"],
     ),
     (
-        ["--model.control", "[{class_path: AdaptiveEntropy}]", "--model.drop_zero_advantage=true"],
+        ["--model.control", "[{class_path: AdaptiveEntropy}]", "--model.filters+=SkipSilentGroups"],
         {},
-        ["model.drop_zero_advantage", "entropy"],
+        ["model.filters SkipSilentGroups", "entropy"],
     ),
 ]
 

@@ -28,7 +28,7 @@ def outcome(rows):
     lengths = torch.tensor(LENGTHS)[rows]
     second = torch.where(lengths > 4, torch.nan, 0.1 * lengths.double())
     return Outcome(
-        scores=scores,
+        rewards=scores,
         valid=torch.tensor([row != ABSTAINED for row in rows]),
         group_ids=torch.tensor(IDS)[rows],
         mask=torch.arange(5) < lengths[:, None],

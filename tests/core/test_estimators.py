@@ -51,7 +51,7 @@ def outcome(scores, ids=None, valid=None, lengths=None, components=None, weights
     scores = float64(scores)
     components = scores[:, None] if components is None else float64(components)
     return Outcome(
-        scores=scores,
+        rewards=scores,
         valid=torch.tensor([True] * count if valid is None else valid),
         group_ids=torch.tensor([0] * count if ids is None else ids),
         mask=torch.arange(max(1, int(lengths.max()))) < lengths[:, None],
@@ -116,7 +116,7 @@ def test_reinforce_pp_is_the_worked_one():
     ours = ReinforcePP(gamma=table["gamma"])(made).advantages
     close(ours, table["adv"])
     close(whiten(float64(table["returns"]), mask), table["adv"])
-    flipped = Outcome(made.scores, made.valid, made.group_ids, mask, -cost)
+    flipped = Outcome(made.rewards, made.valid, made.group_ids, mask, -cost)
     assert (ReinforcePP()(flipped).advantages - ours).abs().max() > 1e-4
 
 
@@ -306,7 +306,7 @@ def test_advantages_come_in_the_precision_of_the_scores_and_never_in_half():
             (torch.float32, torch.float32),
             (torch.bfloat16, torch.float32),
         ):
-            given = Outcome(**{**vars(made), "scores": made.scores.to(dtype)})
+            given = Outcome(**{**vars(made), "rewards": made.rewards.to(dtype)})
             assert build(name)(given).advantages.dtype == expected
 
 

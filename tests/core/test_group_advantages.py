@@ -26,7 +26,7 @@ NAN = float("nan")
 def outcome(scores, ids=None, valid=None, mask=None, **extra):
     count = len(scores)
     return Outcome(
-        scores=torch.tensor(scores),
+        rewards=torch.tensor(scores),
         valid=torch.tensor([True] * count if valid is None else valid),
         group_ids=torch.tensor([0] * count if ids is None else ids),
         mask=torch.ones(count, 2, dtype=torch.bool) if mask is None else mask,

@@ -105,7 +105,7 @@ def test_kl_06_every_estimator_sees_the_cost():
     """KL-06: GAE takes it token by token, a group estimator from the answer's reward."""
     mask, cost = torch.tensor([[True, True], [True, False]]), torch.tensor([[0.1, 0.3], [0.2, NAN]])
     outcome = Outcome(
-        scores=torch.tensor([1.0, 1.0]),
+        rewards=torch.tensor([1.0, 1.0]),
         valid=torch.tensor([True, True]),
         group_ids=torch.tensor([0, 0]),
         mask=mask,

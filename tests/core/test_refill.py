@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from rlzoo.advantages import GroupNormalized
+from rlzoo.filters import Iteration
 from rlzoo.filters.dynamic_sampling import DynamicSampling, silent, substitute
 from rlzoo.training.experience import Rewards
-from rlzoo.types import Prompt, Prompts, Rollouts
+from rlzoo.types import Prompt, Prompts, Rollouts, SamplingParams
 from rlzoo.types.stats import Stats
 
 G, T = 2, 3
@@ -20,6 +22,7 @@ def batch(outcomes, positions, tag):
     )
     rollouts = Rollouts(
         prompts=prompts,
+        params=SamplingParams(),
         group_ids=torch.tensor(positions).repeat_interleave(G),
         token_ids=torch.arange(n * T).view(n, T),
         mask=torch.ones(n, T, dtype=torch.bool),
@@ -62,9 +65,15 @@ def run(outcomes_by_round, max_rounds):
         made, new = batch(outcomes_by_round[round_ - 1], list(prompts.positions), "n")
         return Rollouts(**{**vars(made), "prompts": prompts}), new
 
-    merged, _ = DynamicSampling(max_rounds)(
-        rollouts, rewards, judge=1, fresh=fresh, draw=draw, stats=stats, idle=lambda: None
+    iteration = Iteration(
+        estimator=GroupNormalized(),
+        judge=1,
+        draw=draw,
+        fresh=fresh,
+        keep_pace=lambda: None,
+        stats=stats,
     )
+    merged, _ = DynamicSampling(max_rounds)(rollouts, rewards, iteration)
     return merged, asked, stats.means()
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlzoo.training.experience import Rewards, finish, reward_stats, rollout_stats
-from rlzoo.types import Prompt, Prompts, Rollouts
+from rlzoo.types import Prompt, Prompts, Rollouts, SamplingParams
 from rlzoo.types.stats import Stats
 
 
@@ -83,6 +83,7 @@ def test_eos_04_lengths_are_those_that_were_sampled():
     mask = torch.ones(2, 4, dtype=torch.bool)
     rollouts = Rollouts(
         prompts=prompts,
+        params=SamplingParams(),
         group_ids=torch.zeros(2, dtype=torch.long),
         token_ids=torch.ones(2, 4, dtype=torch.long),
         mask=mask,

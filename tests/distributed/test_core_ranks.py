@@ -58,6 +58,7 @@ def data(rank, world):
         prompts=Prompts(
             tuple(Prompt((1,) * PROMPT_LENGTHS[p], "") for p in positions), tuple(positions)
         ),
+        params=SamplingParams(),
         group_ids=fields["group_ids"],
         token_ids=fields["token_ids"],
         mask=mask,
@@ -65,7 +66,7 @@ def data(rank, world):
         log_probs=fields["rollout_log_probs"],
         completions=("",) * len(rows),
     )
-    return Experience(rollouts, mask, fields["advantages"]), fields
+    return Experience(rollouts, mask, fields["advantages"], fields["old_log_probs"]), fields
 
 
 def cut(experience, count=2, budget=34, epochs=2, unit="row"):
@@ -197,7 +198,7 @@ def advantages_of(rank, world):
     split = Outcome(scores[mine], ones[:, 0], torch.zeros(4).long()[mine], ones)
     experience, fields = data(rank, world)
     whole = Outcome(
-        scores=fields["scores"],
+        rewards=fields["scores"],
         valid=torch.tensor([row != 3 for row in share(rank, world)]),
         group_ids=fields["group_ids"],
         mask=experience.mask,
@@ -220,6 +221,7 @@ def uneven(rank, world):
     mask = torch.arange(6) < torch.tensor(lengths)[:, None]
     rollouts = Rollouts(
         prompts=Prompts(tuple(Prompt((1,), "") for _ in lengths), tuple(range(len(lengths)))),
+        params=SamplingParams(),
         group_ids=torch.arange(len(lengths)),
         token_ids=torch.ones(mask.shape, dtype=torch.long),
         mask=mask,
@@ -227,7 +229,7 @@ def uneven(rank, world):
         log_probs=torch.zeros(mask.shape),
         completions=("",) * len(lengths),
     )
-    made = Experience(rollouts, mask, torch.ones(mask.shape))
+    made = Experience(rollouts, mask, torch.ones(mask.shape), torch.zeros(mask.shape))
     rows = torch.arange(len(lengths))
     return {
         "many": [(m.rows.tolist(), m.padding) for m in micro_batches(made, rows, 7)],

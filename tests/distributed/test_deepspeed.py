@@ -272,8 +272,10 @@ SPREAD = {
     ),
     "skipped groups": (
         {
-            "model.dynamic_sampling": {"max_rounds": 2},
-            "model.drop_zero_advantage": True,
+            "model.filters": [
+                {"class_path": "DynamicSampling", "init_args": {"max_rounds": 2}},
+                {"class_path": "SkipSilentGroups"},
+            ],
             "model.rewards": [RARELY],
         },
         2,

@@ -12,7 +12,7 @@ from rlzoo.inspect.frozen import Frozen
 from rlzoo.inspect.gradients import Gradient, cosines, signal_to_noise
 from rlzoo.inspect.tokens import Chosen, effective_share, find, look, ratio_summary, summary
 from rlzoo.training.experience import Rewards
-from rlzoo.types import Prompt, Prompts, Rollouts
+from rlzoo.types import Prompt, Prompts, Rollouts, SamplingParams
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -28,6 +28,7 @@ def frozen(ratios, scores, group_size=2):
     groups = len(ratios) // group_size
     rollouts = Rollouts(
         prompts=Prompts(tuple(Prompt((1,), "q") for _ in range(groups)), tuple(range(groups))),
+        params=SamplingParams(max_new_tokens=width),
         group_ids=torch.arange(groups).repeat_interleave(group_size),
         token_ids=mask.long(),
         mask=mask,
@@ -41,9 +42,7 @@ def frozen(ratios, scores, group_size=2):
         torch.ones(len(scores), dtype=torch.bool),
         (1.0,),
     )
-    return Frozen(
-        rollouts, rewards, mask, old, old + moved, torch.where(mask, 0.3, 0.0), width, 1.0, 64
-    )
+    return Frozen(rollouts, rewards, mask, old, old + moved, torch.where(mask, 0.3, 0.0), 64)
 
 
 def seen(algorithm, answers, advantage=None):

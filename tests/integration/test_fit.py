@@ -216,7 +216,7 @@ def test_objective_of_a_user(tmp_path):
     args = ["--model.algorithm", "users_objectives.Reinforce", "--model.algorithm.scale", "2.0"]
     done = fit(tmp_path, changes, *args)
     assert done.code == 0, done.err
-    assert done.module.learner.algorithm.scale == 2.0
+    assert done.module.settings.algorithm.scale == 2.0
     start = done.cli[-1].model.policy.source.weights("float32", "sdpa", 0).state_dict()
     trained = done.module.policy.causal_lm.state_dict()
     assert any(not torch.equal(start[key], trained[key]) for key in start)

@@ -8,8 +8,8 @@ import torch
 import yaml
 from tiny_runs import configuration, fit, reward, rlzoo
 
-from rlzoo.training.checkpoint_state import collect_rng
 from rlzoo.training.module import RLModule
+from rlzoo.training.random_states import collect_rng
 
 pytestmark = pytest.mark.timeout(120)
 

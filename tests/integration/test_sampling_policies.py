@@ -11,7 +11,7 @@ REFILL = {
     "model.rewards": [reward("even_first")],
     "model.group_size": 2,
     "data.train_size": 16,
-    "model.dynamic_sampling": {"class_path": "DynamicSampling", "init_args": {"max_rounds": 2}},
+    "model.filters": [{"class_path": "DynamicSampling", "init_args": {"max_rounds": 2}}],
 }
 
 

@@ -1,6 +1,7 @@
 """What happens inside an iteration: modes, ratios, clipping, rates, counts, masks, alignment."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -8,7 +9,9 @@ import reward_functions
 import torch
 from tiny_runs import configuration, fit, reward
 
+from rlzoo.filters import MaskTruncated, SkipSilentGroups
 from rlzoo.models.base import Policy
+from rlzoo.training.learner import Learner
 from rlzoo.training.module import RLModule
 from rlzoo.types.stats import Stats
 
@@ -280,8 +283,8 @@ def trained(tmp_path_factory):
 
 
 def gradient(module, rollouts, rewards, **settings):
-    """The gradient of one update over the rollouts, under other settings of the learner."""
-    learner, stats = replace(module.learner, **settings), Stats()
+    """The gradient of one update over the rollouts, under other settings of the run."""
+    learner, stats = Learner(replace(module.settings, **settings)), Stats()
     experience = learner.experience(rollouts, rewards, 0, stats)
     module.zero_grad()
     (minibatch,) = learner.cut(experience, 0)
@@ -297,7 +300,7 @@ def test_cut_answers_leave_both_sides_of_the_bar(trained):
     ended = rollouts.terminated
     assert 0 < ended.sum() < len(ended)
     plain, with_all, _ = gradient(trained, rollouts, rewards)
-    masked, without, minibatch = gradient(trained, rollouts, rewards, mask_truncated=True)
+    masked, without, minibatch = gradient(trained, *MaskTruncated()(rollouts, rewards, None))
     assert torch.equal(without.mask, rollouts.mask & ended[:, None])
     assert minibatch.denominators.sequences == int(ended.sum())
     assert minibatch.denominators.tokens == int(rollouts.mask[ended].sum())
@@ -316,13 +319,16 @@ def test_cut_answers_leave_both_sides_of_the_bar(trained):
 
 @pytest.mark.parametrize("aggregation", ["token-mean", "sequence-mean", "constant-length"])
 def test_dropping_silent_groups_changes_no_gradient(trained, aggregation):
-    """They are not scored but still counted; only a KL term would miss them."""
+    """They are not fed but still counted; only a KL term would miss them."""
     rollouts, rewards = trained.last_rollouts
     settings = {"aggregation": aggregation}
     plain, whole, step = gradient(trained, rollouts, rewards, **settings)
-    dropped, _, fewer = gradient(trained, rollouts, rewards, drop_zero_advantage=True, **settings)
-    scored_rows = sum(len(micro.rows) for micro in fewer.micro_batches)
-    assert 0 < scored_rows == int(whole.signal.sum()) < len(rollouts)
+    iteration = SimpleNamespace(estimator=trained.settings.estimator)
+    kept, rewards = SkipSilentGroups()(rollouts, rewards, iteration)
+    dropped, _, fewer = gradient(trained, kept, rewards, **settings)
+    fed = sum(len(micro.rows) for micro in fewer.micro_batches)
+    signal = int((whole.advantages != 0).any(-1).sum())
+    assert 0 < signal <= fed == int((~kept.skipped).sum()) < len(rollouts)
     assert fewer.denominators.tokens == step.denominators.tokens
     assert fewer.denominators.sequences == step.denominators.sequences
     assert plain.norm() > 1e-3
@@ -330,7 +336,10 @@ def test_dropping_silent_groups_changes_no_gradient(trained, aggregation):
 
 
 def test_nothing_trains_where_no_group_has_a_signal(tmp_path):
-    changes = {"model.rewards": [reward("constant")], "model.drop_zero_advantage": True}
+    changes = {
+        "model.rewards": [reward("constant")],
+        "model.filters": [{"class_path": "SkipSilentGroups"}],
+    }
     run = fit(tmp_path, QUIET | SGD | changes)
     assert run.code == 0, run.err
     start = start_of(run.module)

@@ -7,7 +7,7 @@ import pytest
 
 from rlzoo.errors import UserError
 from rlzoo.tasks.base import Example, Task
-from rlzoo.training.data import IterationSampler, PromptDataModule, RankBatches, collate
+from rlzoo.training.data import IterationBatches, PromptDataModule, PromptLoader, RankBatches
 from rlzoo.types import Prompt
 
 
@@ -24,14 +24,14 @@ def on_rank(monkeypatch):
 
 
 def test_batches_depend_on_seed_and_iteration_alone():
-    one, two = (IterationSampler(10, 3, seed=4) for _ in range(2))
+    one, two = (IterationBatches(10, 3, seed=4) for _ in range(2))
     later = [two.indices(i) for i in (7, 0, 3)]
     assert later == [one.indices(i) for i in (7, 0, 3)]
-    assert one.indices(0) != IterationSampler(10, 3, seed=5).indices(0)
+    assert one.indices(0) != IterationBatches(10, 3, seed=5).indices(0)
 
 
 def test_a_pass_gives_every_prompt_at_most_once_and_the_next_reshuffles():
-    sampler = IterationSampler(10, 3, seed=0)
+    sampler = IterationBatches(10, 3, seed=0)
     assert len(sampler) == 3
     passes = [[i for slot in range(3) for i in sampler.indices(3 * e + slot)] for e in range(4)]
     for indices in passes:
@@ -44,13 +44,13 @@ def test_a_pass_gives_every_prompt_at_most_once_and_the_next_reshuffles():
 
 @pytest.mark.parametrize("done", [0, 1, 2, 3, 5])
 def test_iteration_goes_on_after_the_finished_ones(done):
-    sampler = IterationSampler(8, 4, seed=1, finished=lambda: done)
+    sampler = IterationBatches(8, 4, seed=1, finished=lambda: done)
     assert list(sampler) == [list(enumerate(sampler.indices(done + k))) for k in range(2)]
 
 
 def test_finished_is_asked_when_a_pass_begins():
     count = [0]
-    sampler = IterationSampler(8, 4, seed=1, finished=lambda: count[0])
+    sampler = IterationBatches(8, 4, seed=1, finished=lambda: count[0])
     first = list(sampler)
     count[0] = 2
     assert list(sampler) != first
@@ -59,11 +59,11 @@ def test_finished_is_asked_when_a_pass_begins():
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_ranks_take_disjoint_positions_of_the_same_batch(on_rank, world):
-    whole = list(IterationSampler(12, 8, seed=3))
+    whole = list(IterationBatches(12, 8, seed=3))
     shares = []
     for rank in range(world):
         on_rank(rank, world)
-        shares.append(list(IterationSampler(12, 8, seed=3)))
+        shares.append(list(IterationBatches(12, 8, seed=3)))
     for step, batch in enumerate(whole):
         assert sorted(pair for share in shares for pair in share[step]) == batch
         for rank, share in enumerate(shares):
@@ -86,9 +86,9 @@ def test_held_out_prompts_are_covered_exactly_once(on_rank, size, batch, world):
     assert sorted(seen) == [(i, i) for i in range(size)]
 
 
-def test_collate_keeps_positions_beside_prompts():
+def test_positions_stay_beside_their_prompts():
     rows = [Prompt((1,), "a"), Prompt((2,), "b")]
-    batch = collate([(5, rows[0]), (2, rows[1])])
+    (batch,) = PromptLoader(rows, [[(5, 0), (2, 1)]])
     assert batch.rows == tuple(rows)
     assert batch.positions == (5, 2)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlzoo.errors import UserError
-from rlzoo.training.checkpoint_state import collect_rng, restore_rng
+from rlzoo.training.random_states import collect_rng, restore_rng
 from rlzoo.training.settings import Evaluation, Schedule, ValueSettings
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from tiny_models import CHARACTERS, MOE
 
-from rlzoo.advantages import default_advantage
 from rlzoo.algorithms.grpo import GRPO
 from rlzoo.filters.dynamic_sampling import substitute
 from rlzoo.models import MoEPolicy
@@ -14,6 +13,7 @@ from rlzoo.rollout import NativeSampler
 from rlzoo.training import minibatches
 from rlzoo.training.experience import Rewards
 from rlzoo.training.learner import Learner
+from rlzoo.training.settings import Settings
 from rlzoo.types import Prompt, Prompts, Rollouts, SamplingParams
 from rlzoo.types.expert_choices import RoutingRecord, differing
 from rlzoo.types.stats import Stats
@@ -31,6 +31,7 @@ def rollouts():
     ids = torch.where(mask, draw(8 * WIDTH).view(8, WIDTH), 0)
     return Rollouts(
         prompts=Prompts(tuple(prompts), tuple(range(GROUPS))),
+        params=SamplingParams(max_new_tokens=WIDTH),
         group_ids=torch.arange(GROUPS).repeat_interleave(SIZE),
         token_ids=ids,
         mask=mask,
@@ -40,7 +41,7 @@ def rollouts():
     )
 
 
-def scored():
+def rewarded():
     scores = torch.tensor([1.0, 0.0] * GROUPS)
     table = [[float(score)] for score in scores]
     return Rewards(table, scores, torch.ones(8).bool(), (1.0,))
@@ -50,23 +51,23 @@ def learner(family="mixtral", *, tokens=10**6, epochs=1, minibatches=2, **settin
     policy = MoEPolicy(config=MOE[family], characters=CHARACTERS, **settings)
     policy.load()
     return Learner(
-        policy=policy,
-        algorithm=GRPO(),
-        advantage=default_advantage("group"),
-        aggregation="token-mean",
-        temperature=1.0,
-        length=WIDTH,
-        epochs=epochs,
-        minibatches=minibatches,
-        micro_batch_tokens=tokens,
+        Settings(
+            policy=policy,
+            rewards=[],
+            algorithm=GRPO(),
+            aggregation="token-mean",
+            epochs=epochs,
+            minibatches=minibatches,
+            micro_batch_tokens=tokens,
+        )
     )
 
 
 def iterate(learner, lr=0.5, seen=None, answers=None):
     """Run one iteration of SGD; return its metrics and the gradients of each update."""
     stats, gradients = Stats(), []
-    experience = learner.experience(answers or rollouts(), scored(), 0, stats)
-    trained = [p for p in learner.policy.parameters() if p.requires_grad]
+    experience = learner.experience(answers or rollouts(), rewarded(), 0, stats)
+    trained = [p for p in learner.settings.policy.parameters() if p.requires_grad]
     for update, minibatch in enumerate(learner.cut(experience, 0)):
         for micro in minibatch.micro_batches:
             learner.loss(experience, minibatch, micro, stats, on_policy=update == 0).backward()
@@ -114,9 +115,11 @@ def test_replay_reaches_the_router_with_a_gradient():
     """The router trains in an update whose experts are not its own."""
     one = learner(replay="old-policy", epochs=2, minibatches=1)
     routers = [
-        module.weight for module in one.policy.modules() if "Router" in type(module).__name__
+        module.weight
+        for module in one.settings.policy.modules()
+        if "Router" in type(module).__name__
     ]
-    trained = [p for p in one.policy.parameters() if p.requires_grad]
+    trained = [p for p in one.settings.policy.parameters() if p.requires_grad]
     places = [i for i, p in enumerate(trained) if any(p is router for router in routers)]
 
     def scramble(experience, update):
@@ -151,7 +154,7 @@ def test_moe07_the_sampler_reports_the_experts_of_every_token(family, max_concur
 def test_replay_of_the_rollout_uses_the_samplers_experts_in_every_update():
     """Experts that the sampler never used stand out: all of them moved by one."""
     one = learner(replay="rollout", epochs=2)
-    real = drawn(one.policy)
+    real = drawn(one.settings.policy)
     metrics, _ = iterate(one, answers=real)
     assert metrics["moe/rollout_volatility"] < 0.01
     assert metrics["moe/volatility"] == 0
@@ -270,7 +273,7 @@ def test_moe03_the_routers_losses_do_not_depend_on_the_cut():
     whole, expected = shares(10**6, **settings)
     parts, found = shares(1, **settings)
     cut = learner(tokens=1)
-    experience = cut.experience(rollouts(), scored(), 0, Stats())
+    experience = cut.experience(rollouts(), rewarded(), 0, Stats())
     assert all(len(step.micro_batches) == 4 for step in cut.cut(experience, 0))
     for name in ("moe/aux_loss", "moe/z_loss"):
         assert parts[name] == pytest.approx(whole[name], rel=1e-5)
@@ -283,7 +286,7 @@ def test_moe03_the_loss_differs_by_the_weighted_terms():
     def total(**settings):
         one = learner(minibatches=1, **settings)
         stats = Stats()
-        experience = one.experience(rollouts(), scored(), 0, stats)
+        experience = one.experience(rollouts(), rewarded(), 0, stats)
         [step] = one.cut(experience, 0)
         [micro] = step.micro_batches
         loss = one.loss(experience, step, micro, stats, on_policy=True)
@@ -309,7 +312,7 @@ def test_a_checkpoint_asks_for_no_loss_of_its_router():
 def test_a_pass_that_only_keeps_step_adds_nothing():
     one = learner(aux_coefficient=0.3)
     stats = Stats()
-    experience = one.experience(rollouts(), scored(), 0, stats)
+    experience = one.experience(rollouts(), rewarded(), 0, stats)
     step = next(iter(one.cut(experience, 0)))
     filler = minibatches.MicroBatch(torch.zeros(1, dtype=torch.long), padding=True)
     loss = one.loss(experience, step, filler, stats, on_policy=True)

@@ -23,11 +23,11 @@ from rlzoo.rewards import (
 
 
 def test_exact_match():
-    assert ExactMatch().score(sample(completion=" 4\n")) == 1.0
-    assert ExactMatch(strip=False).score(sample(completion=" 4\n")) == 0.0
-    assert ExactMatch().score(sample(completion="44")) == 0.0
-    assert ExactMatch().score(sample(terminated=False)) == 0.0
-    assert ExactMatch(require_termination=False).score(sample(terminated=False)) == 1.0
+    assert ExactMatch().reward(sample(completion=" 4\n")) == 1.0
+    assert ExactMatch(strip=False).reward(sample(completion=" 4\n")) == 0.0
+    assert ExactMatch().reward(sample(completion="44")) == 0.0
+    assert ExactMatch().reward(sample(terminated=False)) == 0.0
+    assert ExactMatch(require_termination=False).reward(sample(terminated=False)) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def test_exact_match():
 )
 def test_first_line_match(completion, terminated, score):
     answered = sample(completion=completion, terminated=terminated)
-    assert FirstLineMatch().score(answered) == score
+    assert FirstLineMatch().reward(answered) == score
 
 
 @pytest.mark.parametrize(
     ("completion", "score"), [("42", 1.0), ("42 ", 0.0), ("x42", 0.0), ("-1", 1.0)]
 )
 def test_regex_format_matches_the_whole(completion, score):
-    assert RegexFormat(r"-?\d+").score(sample(completion=completion)) == score
+    assert RegexFormat(r"-?\d+").reward(sample(completion=completion)) == score
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_regex_format_matches_the_whole(completion, score):
     ],
 )
 def test_tag_format(completion, score):
-    assert TagFormat().score(sample(completion=completion)) == score
+    assert TagFormat().reward(sample(completion=completion)) == score
 
 
 @pytest.mark.parametrize(
@@ -81,19 +81,19 @@ def test_tag_format(completion, score):
     ],
 )
 def test_overlong_penalty_is_dapo_equation_13(tokens, score):
-    assert OverlongPenalty(20480, 4096).score(sample(num_tokens=tokens)) == score
+    assert OverlongPenalty(20480, 4096).reward(sample(num_tokens=tokens)) == score
 
 
 def test_length_penalty():
-    assert LengthPenalty(8).score(sample(num_tokens=2)) == -0.25
-    assert LengthPenalty(8).score(sample(num_tokens=16)) == -2.0
+    assert LengthPenalty(8).reward(sample(num_tokens=2)) == -0.25
+    assert LengthPenalty(8).reward(sample(num_tokens=16)) == -2.0
 
 
 # ---- MathAnswer ----
 
 
 def math(completion, answer):
-    return MathAnswer(timeout=None).score(sample(completion=completion, answer=answer))
+    return MathAnswer(timeout=None).reward(sample(completion=completion, answer=answer))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_reasoning_gym_score(options, completion, score):
     pytest.importorskip("reasoning_gym")
     entry = {"question": "1 + 2 =", "answer": "3", "metadata": {}}
     columns = {"dataset": "chain_sum", "config": {"min_digits": 1}, "entry": entry}
-    assert ReasoningGymReward(**options).score(sample(0, completion, columns=columns)) == score
+    assert ReasoningGymReward(**options).reward(sample(0, completion, columns=columns)) == score
 
 
 def test_reasoning_gym_score_an_unreadable_answer_is_wrong():
@@ -231,4 +231,4 @@ def test_reasoning_gym_score_an_unreadable_answer_is_wrong():
 
 def test_reasoning_gym_score_wants_its_own_task():
     with pytest.raises(UserError, match="needs column 'dataset', which only the ReasoningGym task"):
-        ReasoningGymReward().score(sample())
+        ReasoningGymReward().reward(sample())

@@ -29,7 +29,7 @@ def test_function_with_completions_gets_the_batch():
 
 
 def test_function_with_kwargs_gets_everything():
-    assert FunctionReward(zoo.greedy).score(sample(columns={"a": 1, "b": 2})) == 6 + 2
+    assert FunctionReward(zoo.greedy).reward(sample(columns={"a": 1, "b": 2})) == 6 + 2
 
 
 def test_function_default_is_used_where_there_is_no_column():
@@ -40,7 +40,7 @@ def test_function_default_is_used_where_there_is_no_column():
 
 def test_fields_win_over_columns_of_the_same_name():
     taken = sample(completion="1", columns={"completion": "9"})
-    assert FunctionReward(zoo.first_digit).score(taken) == 1
+    assert FunctionReward(zoo.first_digit).reward(taken) == 1
 
 
 @pytest.mark.parametrize("on_error", ["raise", "abstain"])
