@@ -66,7 +66,7 @@ def experience(vocabulary: int) -> Experience:
     rollouts = Rollouts(
         prompts, SamplingParams(), groups, tokens, mask, done, zeros, ("",) * len(groups)
     )
-    return Experience(rollouts, mask, torch.randn(mask.shape, generator=rng))
+    return Experience(rollouts, mask, torch.randn(mask.shape, generator=rng), zeros)
 
 
 def measure(given: argparse.Namespace) -> dict[str, Any]:

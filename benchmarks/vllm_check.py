@@ -74,7 +74,7 @@ def main() -> None:
     options = {"enforce_eager": True, "max_model_len": 128}
     engine: Engine = VLLMServer([args.url]) if args.url else ColocatedVLLM(0.1, options)
     sampler = VLLMSampler(engine)
-    sampler.check(policy, 1, spread=False)
+    sampler.check(policy, 1, sharded=False)
     compare(policy, sampler, "new weights")
     torch.manual_seed(0)
     for parameter in policy.parameters():

@@ -66,7 +66,7 @@ def filled(text: str) -> str:
         text: The page; ``<!-- plan: OPTIONS -->`` stands above a fenced block, ``<!-- plans -->``
             above a table.
     """
-    main.switching.install()
+    main.jsonargparse_internals.install()
     text = re.sub(
         r"(<!-- plan: (.*) -->\n```text\n).*?(```\n)",
         lambda m: f"{m[1]}$ rlzoo plan {m[2]}\n{planned(shlex.split(m[2]))}{m[3]}",

@@ -116,7 +116,7 @@ def test_a_seed_of_the_run_is_the_seed_of_its_parts(built, tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(configuration({"seed_everything": 7})))
     command = built(file)
-    assert (command.model.seed, command.datamodule.seed) == (7, 7)
+    assert (command.model.settings.seed, command.datamodule.seed) == (7, 7)
 
 
 def test_help_of_fit_explains_settings_from_their_docstrings(command):

@@ -232,9 +232,9 @@ def test_setting_that_cannot_act(refused, changes, parts):
 
 def test_weights_that_fsdp2_would_round():
     trainer = SimpleNamespace(precision="32-true", precision_plugin=None, strategy=FSDP2Strategy())
-    module = SimpleNamespace(trainer=trainer, policy=SimpleNamespace(dtype="bfloat16"))
+    settings = SimpleNamespace(policy=SimpleNamespace(dtype="bfloat16"))
     with pytest.raises(UserError, match=r"model\.policy\.dtype bfloat16.*fsdp2.*bf16-mixed"):
-        check_trainer(module)
+        check_trainer(settings, trainer)
 
 
 @pytest.mark.parametrize(("minibatches", "near"), [(5, "2 or 4"), (3, "2 or 4"), (32, "8 or 16")])
@@ -304,7 +304,7 @@ def test_a_number_is_an_answer(tmp_path):
     rows = [json.dumps({"prompt": f"S{i}=", "answer": i}) for i in range(1, 5)]
     run = fit(tmp_path, file_task(tmp_path, *rows))
     assert run.code == 0, run.err
-    assert sorted(p.answer for p in run.cli[0].datamodule.train_prompts) == list("1234")
+    assert sorted(p.target for p in run.cli[0].datamodule.train_prompts) == list("1234")
 
 
 def test_long_prompts_are_refused_with_their_count(refused, tmp_path):

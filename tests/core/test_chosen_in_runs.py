@@ -56,9 +56,9 @@ def test_rewards_reach_gdpo_one_by_one(tmp_path):
     for name in ("GroupNormalized", "GDPO"):
         run = fit(tmp_path, SHORT | {"model.rewards": rewards}, "--model.advantage", name)
         assert run.code == 0, run.err
-        _, rewards = run.module.last_rollouts
-        assert rewards.weights == (1.0, -1.0)
-        assert rewards.components().shape == (16, 2)
+        _, earned = run.module.last_rollouts
+        assert earned.weights == (1.0, -1.0)
+        assert earned.components().shape == (16, 2)
         silent[name] = values(run, "reward/groups_without_signal")[0]
     assert silent["GroupNormalized"] == 1 > silent["GDPO"]
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rlzoo import distributed
 from rlzoo.advantages import ESTIMATORS, Outcome, PassAtKAdvantage
 from rlzoo.objective.corrections import correction_stats
 from rlzoo.training.experience import finish
+from rlzoo.types.stats import over_ranks
 
 WORLD = 2
 SCORES = (1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0)
@@ -45,7 +45,7 @@ def everything(rank, world):
         estimator = PassAtKAdvantage(2) if cls is PassAtKAdvantage else cls()
         found[name] = estimator(made).advantages
     weights = 0.5 + torch.arange(60.0).view(12, 5)[mine(rank, world)].sin()
-    stats = distributed.merge_stats(correction_stats(weights.clamp(min=0), made.mask))
+    stats = over_ranks(correction_stats(weights.clamp(min=0), made.mask))
     return {"advantages": found, "means": finish(stats.means()), "rows": mine(rank, world)}
 
 

@@ -101,10 +101,10 @@ def main(file):
 
     torch.set_num_threads(1)
     sys.path.insert(0, "")
-    from rlzoo.cli import main
+    from rlzoo.cli import jsonargparse_internals, main
 
     main.quiet()
-    main.switching.install()
+    jsonargparse_internals.install()
     jobs = json.loads(Path(file).read_text())
     found = []
     for job in jobs:

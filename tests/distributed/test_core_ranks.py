@@ -19,7 +19,7 @@ from rlzoo.ops import Aggregation, Denominators
 from rlzoo.rollout import NativeSampler
 from rlzoo.training.minibatches import micro_batches, minibatches
 from rlzoo.types import Experience, PolicyBatch, Prompt, Prompts, Rollouts, SamplingParams
-from rlzoo.types.stats import Stats
+from rlzoo.types.stats import Stats, over_ranks
 
 WORLD, P, G, T = 2, 4, 2, 12
 LENGTHS = (1, 12, 3, 2, 0, 7, 12, 5)  # answers, in the order of the prompts: uneven over ranks
@@ -137,7 +137,7 @@ def steps_of(name, aggregation, rank, world):
             total += loss
             gradient = gradient + grad
         loss = distributed.sum_over_ranks(torch.tensor(total, dtype=torch.float64)).item()
-        found.append((loss, average(gradient), distributed.merge_stats(stats).means()))
+        found.append((loss, average(gradient), over_ranks(stats).means()))
     return found
 
 
@@ -294,7 +294,7 @@ def everything(rank, world):
         },
         "losses": two_rank_losses(rank, world),
         "advantages": advantages_of(rank, world),
-        "stats": distributed.merge_stats(stats).means(),
+        "stats": over_ranks(stats).means(),
         "broadcast": distributed.gather_objects(("from", rank)),
         "lockstep": lockstep(rank, world),
         "uneven": uneven(rank, world) if world > 1 else None,

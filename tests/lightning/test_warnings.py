@@ -37,7 +37,7 @@ def module_of(algorithm):
 def noise_warning(algorithm, noise, length, caplog):
     rollouts = SimpleNamespace(lengths=lambda: torch.full((4,), length))
     with caplog.at_level(logging.WARNING, "rlzoo"):
-        _warn_of_noise(module_of(algorithm), noise, rollouts)
+        _warn_of_noise(algorithm, noise, rollouts)
     return bool(caplog.records)
 
 

@@ -78,11 +78,11 @@ def test_a_token_is_fed_once(groups):
     assert layout.input_ids.shape == (1, 4 + 4 + 7 + 3 + (2 + 5 + 0) + 4 + (6 + 1))
     assert padded(groups).input_ids.numel() == 7 * 13
     places = torch.arange(14).expand(7, -1)
-    spread = layout.spread(layout.collect(places * 100 + groups.input_ids))
+    scattered = layout.scatter(layout.collect(places * 100 + groups.input_ids))
     ends = (torch.arange(1, 8) * groups.mask).amax(-1)
     fed = places < (groups.prompt_lengths + ends - 1)[:, None]
     assert torch.equal(layout.source >= 0, fed)
-    assert torch.equal(spread, torch.where(fed, places * 100 + groups.input_ids, 0))
+    assert torch.equal(scattered, torch.where(fed, places * 100 + groups.input_ids, 0))
     assert layout.real.sum() == layout.real.numel() - 1  # the last of a prompt without answers
 
 

@@ -239,14 +239,14 @@ def test_a_layout_gives_back_what_it_collects(sequences):
     layout = padded(sequences)
     rows, columns = sequences.input_ids.shape
     names = torch.arange(rows)[:, None] * 1000 + torch.arange(columns)
-    spread = layout.spread(layout.collect(names))
+    scattered = layout.scatter(layout.collect(names))
     ends = [
         int(p + m.nonzero().max())
         for p, m in zip(sequences.prompt_lengths, sequences.mask, strict=True)
     ]
     for i, end in enumerate(ends):
-        torch.testing.assert_close(spread[i, :end], names[i, :end])
-        assert not spread[i, end:].any()
+        torch.testing.assert_close(scattered[i, :end], names[i, :end])
+        assert not scattered[i, end:].any()
     assert int(layout.real.sum()) == sum(ends)
     fed = layout.collect(sequences.input_ids)
     torch.testing.assert_close(fed[layout.real], layout.input_ids.flatten()[layout.real])

@@ -100,7 +100,7 @@ def test_replay_uses_the_old_experts_in_every_update(family, checkpointing):
     assert free["moe/volatility_free"] == free["moe/volatility"]
     assert replayed["moe/volatility"] == 0
     assert replayed["moe/volatility_free"] > 0.01
-    layers = len(learner(family).policy.router_sizes.layers)
+    layers = len(learner(family).settings.policy.router_sizes.layers)
     named = [name for name in replayed if name.startswith("moe/volatility/layer_")]
     assert len(named) == layers
 
@@ -140,7 +140,7 @@ def drawn(policy, max_concurrent=512):
 @pytest.mark.parametrize("family", ["mixtral", "deepseek_v3", "qwen3_5_moe"])
 def test_moe07_the_sampler_reports_the_experts_of_every_token(family, max_concurrent):
     """Answers join and leave; the trainer, with the same weights, would choose the same."""
-    policy = learner(family).policy
+    policy = learner(family).settings.policy
     found = drawn(policy, max_concurrent)
     sequences = found.sequences(torch.arange(8))
     chosen = policy.log_probs(sequences).routing.chosen
@@ -174,12 +174,12 @@ def test_replay_of_the_rollout_uses_the_samplers_experts_in_every_update():
     moved = replace(real.sequences(torch.arange(8)), experts=((real.routing + 1) % 4))
     width = moved.input_ids.shape[1]
     moved = replace(moved, experts=moved.experts[:, :width])
-    expected = other.policy.log_probs(moved).log_probs
+    expected = other.settings.policy.log_probs(moved).log_probs
     torch.testing.assert_close(scores[-1][:, : expected.shape[1]], expected, rtol=0, atol=1e-5)
 
 
 def test_a_group_that_is_sampled_anew_brings_its_experts():
-    policy = learner().policy
+    policy = learner().settings.policy
     old, new = drawn(policy), drawn(policy)
     new = replace(new, routing=torch.ones_like(new.routing)[:2, :-1], **cut(new, 2))
     given = Rewards([[1.0]] * 8, torch.ones(8), torch.ones(8).bool())
@@ -210,7 +210,7 @@ def test_recomputed_layers_change_no_gradient(settings):
 
 def test_a_recomputation_belongs_to_its_own_forward():
     """Two forwards, then two backwards: each recomputes under its own experts."""
-    one = learner(gradient_checkpointing=True, replay="old-policy").policy
+    one = learner(gradient_checkpointing=True, replay="old-policy").settings.policy
     one.training_mode()
     rows = torch.arange(8)
     sequences = rollouts().sequences(rows)
@@ -249,7 +249,7 @@ def test_the_record_is_written_once_and_is_small():
 
 
 def test_only_real_tokens_are_compared():
-    sizes = learner().policy.router_sizes
+    sizes = learner().settings.policy.router_sizes
     record = RoutingRecord.blank(torch.tensor([3, 5]), sizes, replayed=False)
     assert record.real(torch.arange(2), 5).sum(-1).tolist() == [2, 4]
     record.keep(torch.arange(2), torch.tensor([0, 1], dtype=torch.uint8).expand(2, 4, 2, 2))
@@ -323,7 +323,7 @@ def test_a_pass_that_only_keeps_step_adds_nothing():
 def test_without_statistics_replay_or_losses_nothing_is_watched_and_nothing_else_changes():
     one = learner(statistics=False)
     metrics, gradients = iterate(one)
-    assert one.routing is None
+    assert one.experts is None
     assert not [name for name in metrics if name.startswith("moe/")]
     watched, same = iterate(learner())
     assert metrics == {k: v for k, v in watched.items() if not k.startswith("moe/")}

@@ -29,7 +29,7 @@ def test_function_with_completions_gets_the_batch():
 
 
 def test_function_with_kwargs_gets_everything():
-    assert FunctionReward(zoo.greedy).reward(sample(columns={"a": 1, "b": 2})) == 6 + 2
+    assert FunctionReward(zoo.greedy).reward(sample(columns={"a": 1, "b": 2})) == 7 + 2
 
 
 def test_function_default_is_used_where_there_is_no_column():

@@ -59,7 +59,7 @@ def test_log_probs_ids_and_masks_are_those_of_the_policys_weights_before_and_aft
 ):
     policy = tiny()
     prompts = ask(policy, TEXTS, [3, 0, 5, 7])
-    sampler.check(policy, 1, spread=False)
+    sampler.check(policy, 1, sharded=False)
     rollouts = sampler.sample(policy, prompts, 5, WARM, 1)
     assert gap(policy, rollouts, 0.7) < 1e-5
     assert rollouts.group_ids.tolist() == [p for p in (3, 0, 5, 7) for _ in range(5)]
@@ -166,16 +166,16 @@ def test_a_server_started_in_another_way_is_refused(tiny, server, brain, setting
     setattr(brain, setting, value)
     policy = tiny(config={"tie_word_embeddings": True})
     with pytest.raises(UserError, match=words) as refusal:
-        VLLMSampler(VLLMServer([server])).check(policy, 1, spread=False)
+        VLLMSampler(VLLMServer([server])).check(policy, 1, sharded=False)
     assert "\n" not in str(refusal.value)
 
 
 def test_experts_on_cpu_are_refused(tiny, server, brain):
     policy, sampler = tiny("qwen3_moe"), VLLMSampler(VLLMServer([server]))
-    sampler.check(policy, 1, spread=False)
+    sampler.check(policy, 1, sharded=False)
     brain.device = "cpu"
     with pytest.raises(UserError, match="into a mixture of experts"):
-        sampler.check(policy, 1, spread=False)
+        sampler.check(policy, 1, sharded=False)
 
 
 def test_a_cache_that_stays_and_a_failing_server_are_refused_in_one_line(tiny, ask, server, brain):
@@ -194,7 +194,7 @@ def test_a_dead_server_wrong_numbers_and_shares_of_weights_are_refused(tiny, tmp
     refused = {
         "does not answer": lambda: dead.check(policy, 1),
         "1 urls for 2 processes": lambda: dead.check(policy, 2),
-        "trainer.strategy spreads": lambda: VLLMSampler(dead).check(policy, 1, spread=True),
+        "trainer.strategy spreads": lambda: VLLMSampler(dead).check(policy, 1, sharded=True),
         "must begin with http": lambda: VLLMServer(["localhost:8000"]),
         "different servers": lambda: VLLMServer(["http://a", "http://a/"]),
         "absolute path": lambda: VLLMServer(["http://a"], folder="weights"),

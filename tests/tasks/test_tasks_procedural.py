@@ -79,9 +79,9 @@ def test_chain_sum_few_shot():
         assert eval(expression) == int(result)
         assert not any(e.prompt.endswith(f"\n{expression} =") for e in examples)
     question = examples[0].prompt.rpartition("\n")[2]
-    assert eval(question.rstrip("=")) == int(examples[0].answer)
+    assert eval(question.rstrip("=")) == int(examples[0].target)
     shown = task.demonstration(examples[0], 0.0, random.Random(0))
-    assert shown == f" {examples[0].answer}\n"
+    assert shown == f" {examples[0].target}\n"
 
 
 @every_task

@@ -89,7 +89,7 @@ def test_chat_prompts_and_other_column_names(tmp_path):
 
 def test_answer_after(tmp_path):
     path = write(tmp_path, {"prompt": "x", "answer": "2+2 #### no\n#### 4 "})
-    assert read(path, answer_after="####")[0].answer == "4"
+    assert read(path, answer_after="####")[0].target == "4"
     with pytest.raises(UserError, match=r"row 1: column 'answer' does not contain '@@'"):
         read(path, answer_after="@@")
 
