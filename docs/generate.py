@@ -1,4 +1,4 @@
-"""Write docs/algorithms.md, docs/why_sequences.md and their pictures, and the plans of scaling.md.
+"""Write what is made from the code: pages, their pictures, plans, and the package's type stubs.
 
 python docs/generate.py           write them
 python docs/generate.py --check   fail if the committed text is not what would be written
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import plans
+import stubs
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -235,15 +236,19 @@ def main() -> None:
     stale = [
         n for n, text in pages.items() if not (DOCS / n).exists() or (DOCS / n).read_text() != text
     ]
+    written = stubs.stubs()
+    stale += [str(p) for p, text in written.items() if not p.exists() or p.read_text() != text]
     images = DOCS / "images" / "algorithms"
     missing = [name for name in discover() if not (images / f"{name}.png").exists()]
     if check:
         if stale or missing:
-            sys.exit(f"run python docs/generate.py: stale {stale}, pictures missing {missing}")
+            sys.exit(f"run `python docs/generate.py`: stale {stale}, pictures missing {missing}")
         return
     images.mkdir(parents=True, exist_ok=True)
     for name, text in pages.items():
         (DOCS / name).write_text(text)
+    for path, text in written.items():
+        path.write_text(text)
     for name, cls in discover().items():
         draw_weight(name, cls(), images / f"{name}.png")
     draw_sequences(DOCS / "images" / "why_sequences.png")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlzoo import distributed
 from rlzoo.advantages.groups import Groups
+from rlzoo.configuration.recorded import Recorded
 from rlzoo.types import Rewards, Rollouts
 
 
@@ -132,7 +133,7 @@ def _all_equal(values: Tensor, mask: Tensor) -> bool:
     return bool(min(low for low, _ in found) >= max(high for _, high in found))
 
 
-class Advantage(ABC):
+class Advantage(Recorded, ABC):
     """An advantage estimator.
 
     Attributes:

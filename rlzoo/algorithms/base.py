@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from rlzoo.configuration.recorded import Recorded
 from rlzoo.errors import UserError
 from rlzoo.ops import Aggregation, out_of_band, token_ratio
 from rlzoo.types import PolicyBatch
@@ -27,7 +28,7 @@ class Surrogate(NamedTuple):
     clipped: Tensor
 
 
-class Algorithm(ABC):  # noqa: B024 - both halves have a default
+class Algorithm(Recorded, ABC):
     """An objective: importance ratio and clip. Everything else is written once, elsewhere.
 
     The defaults are PPO's: ``r_t = exp(log_probs_t - old_log_probs_t)`` per token and

@@ -13,7 +13,7 @@ from rlzoo.errors import UserError, nearest
 from rlzoo.inspect.command import inspect_checkpoint
 from rlzoo.objective.gradient_weight import clip_effect, ratio_unit, sources
 from rlzoo.rollout.native import NativeSampler
-from rlzoo.training.build import policy_of, read_checkpoint
+from rlzoo.training.checkpoint import policy_of, read_checkpoint
 from rlzoo.types import Prompt, Prompts, SamplingParams
 
 

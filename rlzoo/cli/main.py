@@ -26,7 +26,7 @@ from rlzoo.errors import UserError, one_line
 from rlzoo.plan import command as sizing
 from rlzoo.strategies.deepspeed.checks import check_installed
 from rlzoo.strategies.fsdp2 import check_sharding
-from rlzoo.training.build import check_file
+from rlzoo.training.checkpoint import check_file
 from rlzoo.training.checks import check_precision
 from rlzoo.training.data import PromptDataModule
 from rlzoo.training.module import RLModule

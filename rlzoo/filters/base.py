@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rlzoo.advantages import Advantage
+from rlzoo.configuration.recorded import Recorded
 from rlzoo.types import Prompt, Prompts, Rewards, Rollouts, Stats
 
 Draw = Callable[[Prompts, int], tuple[Rollouts, Rewards]]
@@ -35,7 +36,7 @@ class Iteration:
     stats: Stats
 
 
-class Filter(ABC):
+class Filter(Recorded, ABC):
     """Decides which answers of an iteration train: ``(rollouts, rewards) -> (rollouts, rewards)``.
 
     The number and the order of the rows stay as they are; a filter marks rows

@@ -17,7 +17,7 @@ from rlzoo.inspect.gradients import cosines, gradients
 from rlzoo.inspect.picture import draw
 from rlzoo.inspect.tokens import Chosen, choose, find, look, ratio_summary, settings_of, summary
 from rlzoo.inspect.words import show
-from rlzoo.training.build import read_checkpoint
+from rlzoo.training.checkpoint import read_checkpoint
 
 DEFAULT = ("GRPO", "GSPO", "CISPO")
 NOTES = (

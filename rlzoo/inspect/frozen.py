@@ -15,7 +15,7 @@ from rlzoo.models.base import Policy
 from rlzoo.ops import Denominators, aggregation_weights, token_ratio
 from rlzoo.strategies.master_weights import with_masters
 from rlzoo.strategies.stepping import clip_and_step
-from rlzoo.training.build import Checkpoint, run_of
+from rlzoo.training.checkpoint import Checkpoint, rebuilt, with_weights
 from rlzoo.training.data import PromptDataModule
 from rlzoo.training.experience import judge, over_micro_batches
 from rlzoo.training.minibatches import micro_batches
@@ -96,7 +96,10 @@ def inspected(checkpoint: Checkpoint) -> InspectedRun:
     Raises:
         UserError: If its configuration names what is not there.
     """
-    module, data = run_of(checkpoint)
+    parts = rebuilt(checkpoint, model=RLModule, data=PromptDataModule)
+    module: RLModule = parts.model
+    data: PromptDataModule = parts.data
+    with_weights(module.policy, checkpoint)
     states = checkpoint.content.get("optimizer_states") or []
     state = states[0] if len(states) == 1 and module.critic is None else None
     return InspectedRun(module, data, state, checkpoint.iterations)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlzoo.configuration.recorded import Recorded
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
 from rlzoo.models.feeding.layout import Layout, padded
@@ -17,7 +18,7 @@ from rlzoo.models.log_probs import hidden_states, scatter
 from rlzoo.types import Sequences
 
 
-class Critic(nn.Module, ABC):
+class Critic(Recorded, nn.Module, ABC):
     """A value for every response token, read where its log-probability is read.
 
     The head is fp32 and starts at 0, so that the first values are exactly 0.

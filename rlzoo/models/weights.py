@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from rlzoo.configuration.recorded import Recorded
 from rlzoo.errors import UserError
 from rlzoo.models.feeding.feeds import take_segments
 from rlzoo.models.head import linear_log_probs, plain_weight
@@ -22,7 +23,7 @@ from rlzoo.models.loading.source import Source
 from rlzoo.models.log_probs import CHUNK_FLOATS, logit_transform, token_log_probs
 
 
-class Weights(nn.Module, ABC):
+class Weights(Recorded, nn.Module, ABC):
     """What a `Policy` is apart from text and numbers: weights, their mode, source and copies.
 
     Attributes:

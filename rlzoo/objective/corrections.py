@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rlzoo.algorithms.base import Algorithm
+from rlzoo.configuration.recorded import Recorded
 from rlzoo.errors import UserError, nearest
 from rlzoo.ops import bounded_exp, masked_mean, masked_sum
 from rlzoo.types import PolicyBatch
@@ -18,7 +19,7 @@ from rlzoo.types.stats import Stats
 Level = Literal["token", "sequence", "geometric"]
 
 
-class Correction(ABC):
+class Correction(Recorded, ABC):
     """A detached multiplier of the objective, one per token.
 
     Applied after ratio and clip and before the KL term, which is not multiplied; the entropy bonus

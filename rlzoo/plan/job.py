@@ -11,8 +11,9 @@ from rlzoo.plan.anatomy import Anatomy, measure
 from rlzoo.plan.sharding import Sharding, sharding_of
 from rlzoo.rollout.base import Sampler
 from rlzoo.rollout.native import NativeSampler
-from rlzoo.training.build import build
+from rlzoo.training.checkpoint import build
 from rlzoo.training.checks import check_fsdp2_dtype
+from rlzoo.training.module import RLModule
 from rlzoo.training.settings import Settings
 
 STATES = {"AdamW": 2, "Adam": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adagrad": 1, "SGD": 0}
@@ -100,7 +101,7 @@ def job_of(settings: dict[str, Any], prompt_tokens: int) -> Job:
     """
     if prompt_tokens < 1:
         raise UserError(f"--prompt_tokens must be >= 1, got {prompt_tokens}")
-    chosen: Settings = build({"model": settings["model"]}).model.settings
+    chosen: Settings = build({"model": RLModule}, settings).model.settings
     policy = chosen.policy
     anatomy = measure(policy)
     sharding = sharding_of(settings["trainer"], anatomy.experts)

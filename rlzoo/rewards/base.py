@@ -10,6 +10,7 @@ from math import isfinite
 from numbers import Real
 from typing import Any, Literal, get_args
 
+from rlzoo.configuration.recorded import Recorded
 from rlzoo.errors import UserError, nearest
 
 OnError = Literal["raise", "abstain"]
@@ -42,7 +43,7 @@ class Sample:
     columns: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Reward(ABC):
+class Reward(Recorded, ABC):
     """Scores answers; subclass it and write ``reward``.
 
     A reward must be picklable if it has a timeout. One that has to see the whole batch at once
@@ -91,7 +92,7 @@ class Reward(ABC):
         """Whether the reward scores the whole batch in one call."""
         return type(self).reward_all is not Reward.reward_all
 
-    def prepare(self) -> None:  # noqa: B027
+    def prepare(self) -> None:
         """Import what scoring needs; called before the first row, outside its timeout."""
 
     @abstractmethod

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from rlzoo.configuration.recorded import Recorded
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
 from rlzoo.types import Prompts, Rollouts, SamplingParams
 
 
-class Sampler(ABC):
+class Sampler(Recorded, ABC):
     """Draws answers from a policy.
 
     Attributes:
@@ -18,9 +19,7 @@ class Sampler(ABC):
 
     reports_experts: bool = False
 
-    def check(  # noqa: B027 - most refuse nothing
-        self, policy: Policy, world_size: int, *, sharded: bool
-    ) -> None:
+    def check(self, policy: Policy, world_size: int, *, sharded: bool) -> None:
         """Refuse what cannot work, before any weights are loaded.
 
         Args:

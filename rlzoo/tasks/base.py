@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rlzoo.configuration.recorded import Recorded
 from rlzoo.errors import UserError
 
 Split = Literal["train", "eval"]
@@ -35,7 +36,7 @@ class Example:
     columns: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Task(ABC):
+class Task(Recorded, ABC):
     """Gives the examples of a training and an evaluation split, which share no prompt."""
 
     @abstractmethod

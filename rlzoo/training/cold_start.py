@@ -18,6 +18,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from rlzoo import distributed
+from rlzoo.configuration.recorded import Recorded
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
 from rlzoo.models.loading.files import cache_folder
@@ -34,7 +35,7 @@ def _examples(task: Task, size: int, seed: int) -> Sequence[Example]:
     return task.examples("train", None if isinstance(task, TabularTask) else size, seed)
 
 
-class ColdStart:
+class ColdStart(Recorded):
     """Teaches a policy a task's form by imitation, so that RL has something to reward.
 
     Demonstrations are deliberately noisy: a policy that *can* solve the task but does not do so

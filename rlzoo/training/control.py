@@ -7,12 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
+from rlzoo.configuration.recorded import Recorded
 from rlzoo.errors import UserError
 
 State = dict[str, float]
 
 
-class Controller(ABC):
+class Controller(Recorded, ABC):
     """Sets a coefficient for the next iteration from a metric of the last.
 
     The metric is the mean over all updates, micro-batches and ranks, so that every rank sets the

@@ -10,6 +10,7 @@ import lightning as L
 import torch
 
 from rlzoo import distributed
+from rlzoo.configuration.recorded import Recorded
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
 from rlzoo.tasks.base import Example, Task
@@ -106,7 +107,7 @@ class RankBatches:
         return iter(self.batches)
 
 
-class PromptDataModule(L.LightningDataModule):
+class PromptDataModule(Recorded, L.LightningDataModule):
     """Prompts of a task, for training and for held-out evaluation.
 
     Args:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import lightning as L
+import yaml
+from typing_extensions import Self
 
 from rlzoo import __version__, distributed
+from rlzoo.configuration import Recorded, Undescribable, describe
+from rlzoo.configuration.fields import takes_fields_of
 from rlzoo.errors import UserError
 from rlzoo.filters import Iteration
 from rlzoo.models.forward import predict
 from rlzoo.rewards.runner import RewardRunner
 from rlzoo.rollout.base import keep_pace
 from rlzoo.strategies import accumulating, clip_and_step, shard_model, training_pass
+from rlzoo.training.checkpoint import read_checkpoint, rebuilt, with_weights
 from rlzoo.training.checks import check_settings, check_trainer
-from rlzoo.training.declared import takes_fields_of
 from rlzoo.training.evaluation import Evaluator
 from rlzoo.training.experience import finish, judge, reward_stats, rollout_stats, timed
 from rlzoo.training.learner import Learner
@@ -56,8 +61,35 @@ class RLModule(L.LightningModule):
         self.means: dict[str, float] = {}  # of the last iteration, the same on every rank
         self.last_rollouts: tuple[Rollouts, Rewards] | None = None
         self.run_config: str | None = None
-        self._checked = False
+        self._checked = self._configured = False
         self._resumed_rng: dict[str, Any] | None = None
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls, checkpoint_path: str | Path, **settings: Any
+    ) -> Self:
+        """Return the module of a checkpoint, its policy and critic with the trained weights.
+
+        Training it further starts a run of its own from these weights: without a cold start, with
+        them as the ``initial`` reference. To go on with the same run, give ``ckpt_path`` to
+        ``Trainer.fit`` instead.
+
+        Args:
+            checkpoint_path: A file of ``rlzoo fit``, or of a Trainer that fitted an `RLModule`.
+            **settings: Replace settings of the checkpoint.
+
+        Raises:
+            UserError: If rlzoo did not write the file, or it cannot be rebuilt here.
+        """
+        checkpoint = read_checkpoint(str(checkpoint_path))
+        module: Self = rebuilt(checkpoint, model=cls).model
+        if settings:
+            module = cls(**{**vars(module.settings), **settings})
+        with_weights(module.policy, checkpoint)
+        if module.critic is not None:
+            module.critic.build(module.policy)
+        module.load_state_dict(checkpoint.content["state_dict"], strict=False)
+        return module
 
     @property
     def settings(self) -> Settings:
@@ -85,13 +117,15 @@ class RLModule(L.LightningModule):
 
     def configure_model(self) -> None:
         """Load weights, cold start, reference and critic; does nothing the second time."""
-        if self.policy.model is not None:
+        if self._configured:
             return
-        self.policy.load()
-        if self.settings.cold_start is not None:
-            self.settings.cold_start.apply(self.policy, self._data.task)
+        self._configured = True
+        if self.policy.model is None:  # else `load_from_checkpoint` has loaded trained weights
+            self.policy.load()
+            if self.settings.cold_start is not None:
+                self.settings.cold_start.apply(self.policy, self._data.task)
         self.learner.reference.build(self.policy)
-        if self.critic is not None:
+        if self.critic is not None and self.critic.head is None:
             self.critic.build(self.policy)
         frozen = self.learner.reference.frozen
         shard_model(self.trainer.strategy, self.policy, self.critic, frozen)
@@ -231,9 +265,11 @@ class RLModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add counters, random states and the configuration; drop frozen weights."""
+        config, left_out = self._config()
         checkpoint["rlzoo"] = {
             "version": __version__,
-            "config": self.run_config,
+            "config": config,
+            "left_out": left_out,
             "progress": dict(self.progress),
             "before": self.before,
             "rng": distributed.gather_objects(collect_rng()),
@@ -257,6 +293,28 @@ class RLModule(L.LightningModule):
         for name, p in self.named_parameters(remove_duplicate=False):
             if not p.requires_grad:
                 weights.setdefault(name, own[name])
+
+    def _config(self) -> tuple[str, dict[str, str]]:
+        """Return the run's configuration as YAML, and settings that it cannot carry.
+
+        Where objects were made in Python, they are described; ``rlzoo generate``, ``export`` and
+        ``inspect`` read checkpoints of either kind.
+        """
+        if self.run_config is not None:
+            return self.run_config, {}
+        parts: dict[str, Mapping[str, Any]] = {"model": vars(self.settings)}
+        data = getattr(self._trainer, "datamodule", None)
+        if isinstance(data, Recorded):
+            parts["data"] = data.given()
+        config: dict[str, dict[str, Any]] = {name: {} for name in parts}
+        left_out: dict[str, str] = {}
+        for section, settings in parts.items():
+            for name, value in settings.items():
+                try:
+                    config[section][name] = describe(value)
+                except Undescribable:
+                    left_out[f"{section}.{name}"] = repr(value)
+        return yaml.safe_dump(config, sort_keys=False), left_out
 
     def carry(self, config: str) -> None:
         """Take the configuration of the run, as YAML, into every checkpoint."""

@@ -64,6 +64,7 @@ def test_only_runs_without_replay_speak_of_collapse_without_replay():
 @pytest.mark.parametrize("name", discover())
 def test_every_objective_has_its_picture(name):
     picture = ROOT / "docs" / "images" / "algorithms" / f"{name}.png"
+    assert picture.exists(), "run `python docs/generate.py`"
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 

@@ -12,7 +12,7 @@ from rlzoo.inspect.frozen import freeze, inspected, move
 from rlzoo.inspect.gradients import dot, gradients
 from rlzoo.inspect.tokens import choose, find, look
 from rlzoo.objective.loss import policy_loss
-from rlzoo.training.build import read_checkpoint
+from rlzoo.training.checkpoint import read_checkpoint
 from rlzoo.types import PolicyBatch
 
 pytestmark = pytest.mark.timeout(60)

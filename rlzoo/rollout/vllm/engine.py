@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlzoo.configuration.recorded import Recorded
 from rlzoo.errors import UserError, first_line
 from rlzoo.models.base import Policy
 from rlzoo.models.moe.policy import MoEPolicy
@@ -31,7 +32,7 @@ class Answer:
     log_probs: Sequence[float]
 
 
-class Engine(ABC):
+class Engine(Recorded, ABC):
     """Decodes with a copy of the policy's weights."""
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""One way from a configuration, or a checkpoint that carries one, to objects."""
+"""From a configuration, or a checkpoint that carries one, to objects."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from jsonargparse import ArgumentParser
 from rlzoo.errors import UserError, one_line
 from rlzoo.models.base import Policy
 from rlzoo.strategies.deepspeed.checkpoints import checkpoint_file
-from rlzoo.training.data import PromptDataModule
-from rlzoo.training.module import RLModule
 
 PREFIX = "policy."
 """What the names of a policy's weights begin with in a checkpoint."""
@@ -71,7 +69,7 @@ def read_checkpoint(ckpt_path: str) -> Checkpoint:
     ckpt_path = check_file(ckpt_path)
     content = torch.load(ckpt_path, map_location="cpu", weights_only=True)
     if not content.get("rlzoo", {}).get("config"):
-        raise UserError(f"ckpt_path '{ckpt_path}' carries no rlzoo configuration; use rlzoo fit")
+        raise UserError(f"ckpt_path '{ckpt_path}' was not written by rlzoo; give one that was")
     return Checkpoint(ckpt_path, content, yaml.safe_load(content["rlzoo"]["config"]))
 
 
@@ -111,38 +109,53 @@ def with_weights(policy: Policy, checkpoint: Checkpoint) -> Policy:
     return policy
 
 
-def run_of(checkpoint: Checkpoint) -> tuple[RLModule, PromptDataModule]:
-    """Return module and prompts of a checkpoint's run; the policy has its trained weights.
-
-    Raises:
-        UserError: If its configuration names what is not there.
-    """
-    try:
-        parts = build({name: checkpoint.config[name] for name in ("model", "data")})
-    except (KeyError, ArgumentError) as error:
-        raise _cannot(checkpoint, error) from error
-    with_weights(parts.model.policy, checkpoint)
-    return parts.model, parts.data
-
-
-def build(config: Mapping[str, Any]) -> Any:
-    """Instantiate the ``model`` and, if it is there, the ``data`` of a configuration.
+def build(sections: Mapping[str, type], config: Mapping[str, Any]) -> Any:
+    """Instantiate sections of a configuration; no weights are loaded.
 
     Args:
-        config: The sections.
+        sections: Names such as ``model``, and the class that each configures.
+        config: The configuration, which may have other sections too.
 
     Returns:
-        A namespace with the objects; no weights are loaded.
+        A namespace with an object per section.
 
     Raises:
         ArgumentError: If a section names what is not there.
+        KeyError: If there is no such section.
         UserError: If a class refuses its settings.
     """
     parser = ArgumentParser(exit_on_error=False)
-    for name, cls in (("model", RLModule), ("data", PromptDataModule)):
-        if name in config:
-            parser.add_class_arguments(cls, name)
-    return parser.instantiate(parser.parse_object(dict(config)))
+    for name, cls in sections.items():
+        parser.add_class_arguments(cls, name)
+    return parser.instantiate(parser.parse_object({name: config[name] for name in sections}))
+
+
+def rebuilt(checkpoint: Checkpoint, **sections: type) -> Any:
+    """Instantiate sections of a checkpoint's configuration.
+
+    Args:
+        checkpoint: As read.
+        **sections: See `build`.
+
+    Raises:
+        UserError: If the configuration lacks one, or names what is not there.
+    """
+    left_out = checkpoint.content["rlzoo"].get("left_out", {})
+    for key, what in left_out.items():
+        if key.partition(".")[0] in sections:
+            raise UserError(
+                f"ckpt_path '{checkpoint.path}' does not say {key}, which was {what}; make it a "
+                "class, or functools.partial of one, and train again"
+            )
+    if missing := sections.keys() - checkpoint.config.keys():
+        raise UserError(
+            f"ckpt_path '{checkpoint.path}' says nothing of its {missing.pop()}; train with "
+            "PromptDataModule"
+        )
+    try:
+        return build(sections, checkpoint.config)
+    except (KeyError, ArgumentError) as error:
+        raise _cannot(checkpoint, error) from error
 
 
 def _cannot(checkpoint: Checkpoint, error: BaseException) -> UserError:
