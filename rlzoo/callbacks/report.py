@@ -252,14 +252,20 @@ def closing(summary: dict[str, Any], folder: Path) -> list[str]:
         return "n/a" if summary[key] is None else f"{summary[key]:.3f}"
 
     rate = summary["tokens"] / max(summary["seconds"], 1e-9)
+    there = {"summary": "summary.json", "picture": "reward.png"}
+    # A script writes no configuration, and may log elsewhere or nowhere.
+    if any(folder.glob("events.*")):
+        there["TensorBoard log"] = "events.*"
+    if (folder / "config.yaml").exists():
+        there["configuration"] = "config.yaml"
+    there["checkpoints"] = "checkpoints"
     return [
         f"held-out accuracy: sampled {number('accuracy_before')} -> {number('accuracy_after')}, "
         f"greedy {number('greedy_before')} -> {number('greedy_after')}",
         f"{summary['iterations']} iterations, {summary['updates']} updates, "
         f"{summary['tokens']} tokens in {summary['seconds']:.1f} s ({rate:.0f} tokens/s): "
         + time_shares(summary["seconds_by_part"]),
-        f"summary, picture, TensorBoard log, configuration, checkpoints: {folder}"
-        "/{summary.json, reward.png, events.*, config.yaml, checkpoints}",
+        f"{', '.join(there)}: {folder}/{{{', '.join(there.values())}}}",
     ]
 
 
