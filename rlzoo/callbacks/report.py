@@ -17,7 +17,7 @@ from rich.table import Table
 
 from rlzoo.callbacks.checkpoint import run_folder
 from rlzoo.callbacks.expert_loads import write_loads
-from rlzoo.callbacks.plots import reward_plot
+from rlzoo.callbacks.plots import plot_rewards
 from rlzoo.errors import UserError
 from rlzoo.training.startup import total_iterations
 
@@ -170,7 +170,7 @@ class Report(Callback):
         summary = self.summary(module)
         (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
         curves = {"held-out accuracy, sampled": "val/accuracy", "greedy": "val/greedy"}
-        reward_plot(
+        plot_rewards(
             folder / "reward.png",
             self.rewards,
             {

@@ -14,7 +14,7 @@ from rlzoo.algorithms import Algorithm, discover
 from rlzoo.errors import UserError
 from rlzoo.inspect.frozen import Frozen, InspectedRun, freeze, inspected, move
 from rlzoo.inspect.gradients import cosines, gradients
-from rlzoo.inspect.picture import draw
+from rlzoo.inspect.picture import plot_inspection
 from rlzoo.inspect.tokens import Chosen, choose, find, look, ratio_summary, settings_of, summary
 from rlzoo.inspect.words import show
 from rlzoo.training.build import read_checkpoint
@@ -155,7 +155,7 @@ def inspect_checkpoint(args: Sequence[str]) -> None:
     folder = Path(given.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "inspect.json").write_text(json.dumps(plain(found), indent=1) + "\n")
-    draw(folder / "inspect.png", found)
+    plot_inspection(folder / "inspect.png", found)
     print(show(found))
     print(f"everything, and a picture: {folder}/{{inspect.json, inspect.png}}")
 

@@ -247,7 +247,7 @@ def test_a_printed_command_is_the_run(folder):
     place = folder / "out" / "runs" / "GSPO-wide-seed3"
     summary = json.loads((place / "summary.json").read_text())
     assert (summary["algorithm"], summary["seed"], summary["iterations"]) == ("GSPO", 3, 1)
-    assert run.module.learner.algorithm.clip_high == 0.1
+    assert run.module.settings.algorithm.clip_high == 0.1
     assert {"metrics.jsonl", "config.yaml", "reward.png", "checkpoints"} <= {
         path.name for path in place.iterdir()
     }

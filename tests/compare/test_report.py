@@ -404,10 +404,10 @@ def test_runs_that_logged_nonsense_are_survived(tmp_path):
 
 def test_no_two_variants_look_alike():
     names = [str(i) for i in range(56)]
-    found = [(v.colour, str(v.dashes), v.marker) for v in charts.looks(names).values()]
+    found = [(v.color, str(v.dashes), v.marker) for v in charts.looks(names).values()]
     assert len(set(found)) == 56
     first = [v for _, v in zip(range(4), charts.looks(names).values(), strict=False)]
-    assert len({str(v.dashes) for v in first}) == 4  # told apart without colour
+    assert len({str(v.dashes) for v in first}) == 4  # told apart without color
     assert len({v.marker for v in first}) == 4
 
 

@@ -18,7 +18,7 @@ from rlzoo.compare.reporting.diagnostics import (
     middles,
     spread_by_length,
 )
-from rlzoo.compare.reporting.expert_figures import EXPERTS, MAPS, heat, loads
+from rlzoo.compare.reporting.expert_figures import EXPERTS, MAPS, loads, plot_heat_map
 from rlzoo.compare.reporting.measures import (
     SMOOTHING,
     Curve,
@@ -58,8 +58,8 @@ class Picture:
     caption: str
 
 
-def draw(comparison: Comparison, results: Results, folder: Path) -> list[Picture]:
-    """Draw every figure for which there are numbers.
+def plot_figures(comparison: Comparison, results: Results, folder: Path) -> list[Picture]:
+    """Plot every figure for which there are numbers.
 
     Args:
         comparison: What was read.
@@ -89,7 +89,7 @@ def _scores(results: Results, look: dict[str, Look], folder: Path) -> list[Pictu
             v.final.bootstrap,
             v.final.t,
             tuple(v.final.per_seed.values()),
-            look[v.variant].colour,
+            look[v.variant].color,
             look[v.variant].marker,
         )
         for v in results.variants
@@ -98,7 +98,7 @@ def _scores(results: Results, look: dict[str, Look], folder: Path) -> list[Pictu
     pictures = []
     if scores:
         path, title = folder / "final_scores.png", "Final score"
-        bars.intervals(path, scores, title=title, x="held-out accuracy, last evaluation")
+        bars.plot_intervals(path, scores, title=title, x="held-out accuracy, last evaluation")
         text = (
             "Filled: mean over seeds. Hollow: single seeds. Thick bar: 95 % bootstrap interval of "
             "the mean. Thin bar: 95 % t interval. Overlap of two bars decides nothing: pairs do."
@@ -116,7 +116,9 @@ def _scores(results: Results, look: dict[str, Look], folder: Path) -> list[Pictu
     ]
     if rows:
         path, title = folder / "differences.png", "Differences, paired by seed"
-        bars.intervals(path, rows, title=title, x="difference in accuracy", zero="no difference")
+        bars.plot_intervals(
+            path, rows, title=title, x="difference in accuracy", zero="no difference"
+        )
         text = (
             "Thick bar: 95 % t interval of this pair alone. Thin bar: widened for the number of "
             "pairs. A difference is shown only where the thin bar leaves out 0. A point without a "
@@ -149,7 +151,9 @@ def _learning(
             path = folder / f"{word}_{against.replace('-', '_')}.png"
             title = f"{label.capitalize()} against {against}"
             cut = (0.0, 1.0) if metric == HELD_OUT else None
-            charts.lines(path, curves, look, title=title, x=x, y=label, cut=cut, broken_off=lost)
+            charts.plot_lines(
+                path, curves, look, title=title, x=x, y=label, cut=cut, broken_off=lost
+            )
             caption = BAND if window == 1 else f"{SMOOTHED} {BAND}"
             pictures.append(Picture("learning", path, title, caption))
     return pictures
@@ -164,9 +168,9 @@ def _measure(
         return []
     highest = max(max(c.y) for c in curves.values())
     scale = measure.scale if measure.scale != "log" or highest > 0 else "linear"
-    zeros = " Zeros are not drawn." if scale == "log" else ""
+    zeros = " Zeros are not shown." if scale == "log" else ""
     path = folder / f"{measure.file}.png"
-    charts.lines(
+    charts.plot_lines(
         path, curves, look, title=measure.title, x="iteration", y=measure.label, scale=scale
     )
     return [Picture(section, path, measure.title, f"{measure.caption} {RANGE}{zeros}")]
@@ -193,7 +197,7 @@ def _by_length(runs: dict[str, list[Run]], look: dict[str, Look], folder: Path) 
     }
     ticks = {middle(bucket): length_range(bucket) for bucket in buckets}
     path, title = folder / "ratio_by_length.png", "Spread of ratios by answer length"
-    charts.points(
+    charts.plot_points(
         path, series, ticks, look, title=title, x="answer length, tokens", y="std of log-ratio"
     )
     text = (
@@ -212,7 +216,7 @@ def _loads(runs: dict[str, list[Run]], folder: Path) -> list[Picture]:
                 continue
             layers, table, iteration = found
             path = folder / f"experts_{when}_{len(pictures) // 2}.png"
-            heat(path, layers, table, f"{name}, iteration {iteration}")
+            plot_heat_map(path, layers, table, f"{name}, iteration {iteration}")
             text = (
                 f"{name}: tokens of each expert in iteration {iteration} over the mean of its "
                 "layer, averaged over seeds. A dark column is an expert that is hardly used."
@@ -226,6 +230,6 @@ def _time(results: Results, folder: Path) -> list[Picture]:
     if not rows:
         return []
     path, title = folder / "time.png", "Where an iteration's time goes"
-    bars.stacked(path, rows, title=title, x="seconds per iteration")
+    bars.plot_stacked(path, rows, title=title, x="seconds per iteration")
     text = "Mean over iterations and seeds. Rest: time of an iteration that no stage claims."
     return [Picture("time", path, title, text)]

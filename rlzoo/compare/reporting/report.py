@@ -9,7 +9,7 @@ from typing import Any
 
 from rlzoo.compare.reporting import tables
 from rlzoo.compare.reporting.collect import Comparison, collect, same_start
-from rlzoo.compare.reporting.figures import Picture, draw
+from rlzoo.compare.reporting.figures import Picture, plot_figures
 from rlzoo.compare.reporting.page import Section, markdown, page
 from rlzoo.compare.reporting.results import Results, evaluate
 from rlzoo.compare.reporting.sentences import (
@@ -60,7 +60,7 @@ def write_report(output_dir: Path) -> Path:
     output_dir = Path(output_dir)
     comparison = collect(output_dir)
     results = evaluate(comparison)
-    pictures = draw(comparison, results, output_dir)
+    pictures = plot_figures(comparison, results, output_dir)
     title = "Comparison of " + ", ".join(comparison.variants[:4])
     if len(comparison.variants) > 4:
         title = f"Comparison of {len(comparison.variants)} variants"
