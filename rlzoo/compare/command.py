@@ -21,8 +21,9 @@ from rlzoo.compare.running import matrix
 from rlzoo.compare.running.matrix import Comparison
 from rlzoo.compare.running.plan import Settle, first_rollouts, plan
 from rlzoo.compare.running.progress import watching
-from rlzoo.compare.running.run_process import Run, write_json
+from rlzoo.compare.running.run_process import Run
 from rlzoo.compare.running.schedule import execute
+from rlzoo.display.json_files import write_json
 from rlzoo.errors import UserError, nearest
 
 

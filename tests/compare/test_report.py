@@ -390,6 +390,7 @@ def test_runs_that_logged_nonsense_are_survived(tmp_path):
     write_run(tmp_path, "PPO", 0, reached=10)
     folder = tmp_path / "runs" / "PPO-seed0"
     rows = [{"iteration": i, "reward/mean": math.nan, "optim/grad_norm": 0.0} for i in range(1, 9)]
+    rows[0]["reward/mean"] = None  # how NaN is written
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (folder / "summary.json").write_text('{"held_out": [{"iteration": 8, "val/accuracy": NaN}]}')
     (tmp_path / "compare.json").write_text("{broken")

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rlzoo.display.json_files import numbers
 from rlzoo.errors import UserError
 
 HELD_OUT = "val/accuracy"
@@ -249,8 +250,3 @@ def read_lines(path: Path, notes: list[str], slug: str) -> list[dict[str, float]
     if broken:
         notes.append(f"{slug}: unreadable lines of metrics.jsonl left out, {broken} in all")
     return rows
-
-
-def numbers(values: dict[str, Any]) -> dict[str, float]:
-    """Return what is a number."""
-    return {k: float(v) for k, v in values.items() if isinstance(v, int | float)}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from rlzoo.compare.reporting.sentences import (
     headline,
     plural,
 )
+from rlzoo.display.json_files import write_json
 
 FINAL = (
     "Final score: held-out accuracy at the last evaluation of a run. Area under the curve: "
@@ -69,9 +68,7 @@ def write_report(output_dir: Path) -> Path:
     report = output_dir / "report.html"
     report.write_text(page(title, subtitle(comparison), lines, parts), encoding="utf-8")
     (output_dir / "summary.md").write_text(markdown(title, lines, parts), encoding="utf-8")
-    (output_dir / "summary.json").write_text(
-        json.dumps(as_json(comparison, results, lines), indent=2, allow_nan=False) + "\n"
-    )
+    write_json(output_dir / "summary.json", as_json(comparison, results, lines))
     return report
 
 
@@ -142,14 +139,4 @@ def as_json(comparison: Comparison, results: Results, lines: list[str]) -> dict[
         {"run": r.slug, "variant": r.variant, "seed": r.seed, "problem": r.problem}
         for r in comparison.runs
     ]
-    content = {"headline": lines, **results.as_json(), "runs": runs, "notes": comparison.notes}
-    return {key: finite(value) for key, value in content.items()}
-
-
-def finite(value: Any) -> Any:
-    """Return the same with None where a number is not finite, which JSON cannot hold."""
-    if isinstance(value, dict):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return {"headline": lines, **results.as_json(), "runs": runs, "notes": comparison.notes}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import shutil
 import signal
@@ -23,6 +22,7 @@ import torch
 import yaml
 
 from rlzoo.compare.running.matrix import Cell
+from rlzoo.display.json_files import numbers, write_json
 
 FIT = (sys.executable, "-m", "rlzoo", "fit")
 ENDING = (signal.SIGKILL, signal.SIGTERM)
@@ -57,13 +57,6 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found
-
-
-def write_json(path: Path, contents: Any) -> None:
-    """Write a JSON file so that a reader finds all of it or the one before."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
 
 
 @dataclass
@@ -152,7 +145,7 @@ class Run:
         self.offset += len(lines) + 1 if lines else 0
         for line in lines.splitlines():
             with contextlib.suppress(ValueError):
-                values = json.loads(line)
+                values = numbers(json.loads(line))
                 self.seen |= {k: v for k, v in values.items() if k in ("iteration", *names)}
         return bool(lines)
 
