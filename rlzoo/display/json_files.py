@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +27,25 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
+def write_json(
+    path: Path,
+    value: Any,
+    *,
+    indent: int | None = 2,
+    default: Callable[[Any], Any] | None = None,
+) -> None:
     """Write a JSON file so that a reader finds all of it or the one before.
 
     Args:
         path: File to write or replace.
         value: Mappings, sequences, strings, numbers, booleans and None.
         indent: Spaces per level; None writes a single line.
+        default: Turns a value of another type into one of these, such as ``str``.
 
     Raises:
-        TypeError: If a value is of another type.
+        TypeError: If a value is of another type and there is no ``default``.
     """
-    text = json.dumps(plain(value), indent=indent, allow_nan=False)
+    text = json.dumps(plain(value), indent=indent, allow_nan=False, default=default)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(text + "\n", encoding="utf-8")
     partial.replace(path)

@@ -154,7 +154,8 @@ def inspect_checkpoint(args: Sequence[str]) -> None:
     )
     folder = Path(given.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "inspect.json", found)
+    # An objective of one's own may have settings of any type.
+    write_json(folder / "inspect.json", found, default=str)
     plot_inspection(folder / "inspect.png", found)
     print(show(found))
     print(f"everything, and a picture: {folder}/{{inspect.json, inspect.png}}")

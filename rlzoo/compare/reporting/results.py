@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import fmean
 from typing import Any
 
 from rlzoo.compare.reporting.collect import HELD_OUT, Comparison, Run
@@ -17,7 +18,7 @@ from rlzoo.compare.reporting.measures import (
     smoothed,
     time_split,
 )
-from rlzoo.compare.reporting.statistics import Paired, bootstrap_interval, mean, paired, t_interval
+from rlzoo.compare.reporting.statistics import Paired, bootstrap_interval, paired, t_interval
 
 AVERAGES = {
     "clip_fraction": "policy/clip_fraction",
@@ -157,9 +158,9 @@ def _variant(comparison: Comparison, name: str) -> VariantResult:
         lost=len(every) - len(runs),
         final=score({run.seed: final_score(run) for run in runs}),
         area=score({run.seed: area(run) for run in runs}),
-        before=mean(before) if before else None,
+        before=fmean(before) if before else None,
         measures=measures,
-        seconds={k: mean([s[k] for s in splits]) for k in splits[0]} if splits else {},
+        seconds={k: fmean([s[k] for s in splits]) for k in splits[0]} if splits else {},
     )
 
 
@@ -177,7 +178,7 @@ def score(per_seed: dict[int, float | None]) -> Score:
     boot, t = bootstrap_interval(values), t_interval(values)
     return Score(
         per_seed=known,
-        mean=mean(values) if values else None,
+        mean=fmean(values) if values else None,
         bootstrap=(boot.low, boot.high) if boot else None,
         t=(max(0.0, t.low), min(1.0, t.high)) if t else None,
     )
@@ -189,7 +190,7 @@ def _average(metric: str) -> Callable[[Run], float | None]:
 
 def _over(runs: Sequence[Run], figure: Callable[[Run], float | None]) -> float | None:
     values = [float(value) for run in runs if (value := figure(run)) is not None]
-    return mean(values) if values else None
+    return fmean(values) if values else None
 
 
 def _worst(runs: Sequence[Run], values: Callable[[Run], list[float]]) -> float | None:
