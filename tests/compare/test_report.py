@@ -14,7 +14,7 @@ from rlzoo.compare.reporting.collect import Run, collect, same_start
 from rlzoo.compare.reporting.diagnostics import length_range, middles, spread_by_length
 from rlzoo.compare.reporting.figures import signed
 from rlzoo.compare.reporting.measures import Curve
-from rlzoo.compare.reporting.page import Table
+from rlzoo.compare.reporting.page import Section, Table, page
 from rlzoo.compare.reporting.report import first_rollouts, write_report
 from rlzoo.compare.reporting.results import comparable, evaluate, score
 from rlzoo.compare.reporting.sentences import caveats, corrections, headline, number, verdict
@@ -439,5 +439,9 @@ def test_numbers_are_for_people(value, text):
 
 def test_a_table_becomes_cards_and_markdown():
     table = Table(["run", "score <x>"], [["a|b", "1 < 2"]])
-    assert '<td data-label="score &lt;x&gt;">1 &lt; 2</td>' in table.html()
+    text = page("A & B", "", ["<b>"], [Section("x", "X", table=table), Section("empty", "Y")])
+    assert '<th scope="row">a|b</th><td data-label="score &lt;x&gt;">1 &lt; 2</td>' in text
+    assert "<h1>A &amp; B</h1>" in text
+    assert "<li>&lt;b&gt;</li>" in text
+    assert '<section id="empty">' not in text
     assert r"| a\|b | 1 < 2 |" in table.markdown()

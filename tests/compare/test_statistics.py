@@ -123,7 +123,7 @@ def test_sign_flips_by_counting():
     assert sign_flip_p([1.0, 2.0, -3.0]) == 1.0  # sum 0: everything is as far
     assert sign_flip_p([1.0] * 6) == 2 / 64
     assert sign_flip_p([3.0, 1.0, -1.0, 1.0]) == 8 / 16  # sums of 6 (2 ways) and 4 (6 ways)
-    assert sign_flip_p([0.1, 0.2, -0.3]) == 1.0  # sum 0, or 3e-17, by the order of addition
+    assert sign_flip_p([0.4, 0.2, -0.2, -0.4]) == 1.0  # unrounded, two of the sums would be smaller
     assert sign_flip_p([1.0]) is None
     assert sign_flip_p([1.0] * 15) is None
 
