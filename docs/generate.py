@@ -124,7 +124,7 @@ def chance_of_leaving(length: int, band: float) -> float:
 
 
 def drift(length: int, per_token: float) -> tuple[float, float]:
-    """Return the product of the token ratios of an answer, and its length-normalised ratio."""
+    """Return the product of the token ratios of an answer, and its length-normalized ratio."""
     new = torch.full((1, length), math.log(per_token), dtype=torch.float64)
     old, mask = torch.zeros_like(new), torch.ones_like(new, dtype=torch.bool)
     return float((new - old).sum().exp()), float(sequence_ratio(new, old, mask))
@@ -154,20 +154,20 @@ token ratios, and clips the whole answer.
 ## Drift
 
 Let every token have moved by the same 2 %. The product of the token ratios is the true likelihood
-ratio of the answer; it explodes with length. The length-normalised ratio does not move.
+ratio of the answer; it explodes with length. The length-normalized ratio does not move.
 
-| length | product, 1.02 per token | normalised | product, 0.98 per token | normalised |
+| length | product, 1.02 per token | normalized | product, 0.98 per token | normalized |
 |---|---|---|---|---|
 {chr(10).join(rows)}
 
-The product leaves [0.8, 1.2] at length {left}, the normalised ratio never: one clip band
+The product leaves [0.8, 1.2] at length {left}, the normalized ratio never: one clip band
 serves answers of all lengths. But 1.02 is far outside GSPO's own band of [1 - 3e-4, 1 + 4e-4]. With
 a positive advantage GSPO would clip every one of these answers. The table shows that
 the ratio does not depend on length, not that the answer keeps its gradient.
 
 ## Noise
 
-Normalising removes the dependence on length for drift, which is common to all tokens. It does not
+Normalizing removes the dependence on length for drift, which is common to all tokens. It does not
 for noise. If token log-ratios scatter independently with standard deviation {TOKEN_NOISE}, log s
 scatters with {TOKEN_NOISE} / sqrt(length), and the chance of leaving a band of 4e-4 on either side
 depends strongly on length:
@@ -195,7 +195,7 @@ def plot_sequences(path: Path) -> None:
             left.plot(
                 lengths, [p for p, _ in pairs], color=color, label=f"product, {per_token} per token"
             )
-            left.plot(lengths, [s for _, s in pairs], color=color, ls="--", label="normalised")
+            left.plot(lengths, [s for _, s in pairs], color=color, ls="--", label="normalized")
         left.set(
             xlabel="answer length, tokens",
             ylabel="ratio of the answer",

@@ -43,9 +43,9 @@ def _learning(variants: dict[str, Any], title: str, path: Path) -> None:
             high=[high for _, high in bands],
             n=len(found["seeds"]),
         )
-    look = charts.looks(list(variants))
+    styles = charts.line_styles(list(variants))
     charts.plot_lines(
-        path, curves, look, title=title, x="iteration", y="held-out accuracy", cut=(0.0, 1.0)
+        path, curves, styles, title=title, x="iteration", y="held-out accuracy", cut=(0.0, 1.0)
     )
 
 
@@ -64,7 +64,7 @@ def _by_length(variants: dict[str, Any], path: Path) -> None:
         path,
         series,
         ticks,
-        charts.looks(list(variants)),
+        charts.line_styles(list(variants)),
         title="Spread of ratios by answer length",
         x="answer length, tokens",
         y="std of log-ratio",

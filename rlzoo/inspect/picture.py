@@ -99,14 +99,14 @@ def plot_weights(axes: Any, facts: list[dict[str, Any]]) -> None:
 def plot_noise(axes: Any, facts: list[dict[str, Any]]) -> None:
     """Plot signal to noise over prompt groups."""
     values = [fact["signal_to_noise"] for fact in facts]
-    drawn = [value if math.isfinite(value) else 0.0 for value in values]
-    axes.barh(range(len(facts)), drawn, 0.6, color=BLUE)
-    top = max(*drawn, 1.0)
+    shown = [value if math.isfinite(value) else 0.0 for value in values]
+    axes.barh(range(len(facts)), shown, 0.6, color=BLUE)
+    top = max(*shown, 1.0)
     for row, (value, fact) in enumerate(zip(values, facts, strict=True)):
         words = f"{value:.2f}" if math.isfinite(value) else str(value)
         text = f"{words}  (|grad| {fact['grad_norm']:.3g})"
         box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
-        axes.text(drawn[row] + 0.02 * top, row, text, va="center", fontsize=8, bbox=box, zorder=4)
+        axes.text(shown[row] + 0.02 * top, row, text, va="center", fontsize=8, bbox=box, zorder=4)
     axes.axvline(1, color=BLACK, lw=1.2, ls=(0, (4, 3)), label="noise alone")
     axes.set(
         xlim=(0, 1.4 * top),

@@ -24,18 +24,18 @@ FONTS = {"font.size": 11, "axes.titlesize": 12, "legend.fontsize": 10}
 
 
 @dataclass(frozen=True)
-class Look:
-    """How one variant looks, in all figures."""
+class LineStyle:
+    """How one variant looks in all figures."""
 
     color: str
     dashes: Any
     marker: str
 
 
-def looks(names: Sequence[str]) -> dict[str, Look]:
-    """Return a look for each name; the first 56 all differ."""
+def line_styles(names: Sequence[str]) -> dict[str, LineStyle]:
+    """Return a line style for each name; the first 56 all differ."""
     return {
-        name: Look(
+        name: LineStyle(
             COLORS[i % len(COLORS)],
             DASHES[(i + i // len(COLORS)) % len(DASHES)],
             MARKERS[i % len(MARKERS)],
@@ -89,7 +89,7 @@ def add_legend(figure: Any, axes: Any) -> int:
 def plot_lines(
     path: Path,
     curves: Mapping[str, Curve],
-    look: Mapping[str, Look],
+    styles: Mapping[str, LineStyle],
     *,
     title: str,
     x: str,
@@ -103,7 +103,7 @@ def plot_lines(
     Args:
         path: PNG to write.
         curves: Variant to curve.
-        look: Variant to look.
+        styles: Variant to line style.
         title: Headline.
         x: Label of the x-axis.
         y: Label of the y-axis.
@@ -111,11 +111,11 @@ def plot_lines(
         cut: Values beyond which nothing can lie.
         broken_off: Variant, x and y of runs that did not finish.
     """
-    drawn = {name: curve for name, curve in curves.items() if curve.x}
-    pale = min(0.13, 0.6 / max(1, len(drawn)))
+    shown = {name: curve for name, curve in curves.items() if curve.x}
+    pale = min(0.13, 0.6 / max(1, len(shown)))
     with charted(path, title) as axes:
-        for turn, (name, curve) in enumerate(drawn.items()):
-            style, every = look[name], max(1, len(curve.x) // 8)
+        for turn, (name, curve) in enumerate(shown.items()):
+            style, every = styles[name], max(1, len(curve.x) // 8)
             axes.plot(
                 curve.x,
                 curve.y,
@@ -132,14 +132,14 @@ def plot_lines(
                     curve.x, curve.low, curve.high, color=style.color, alpha=pale, lw=0
                 )
         for name, xs, ys in broken_off:
-            axes.plot(xs, ys, color=look[name].color, lw=0.9, alpha=0.8)
-            axes.plot(xs[-1:], ys[-1:], color=look[name].color, marker="x", ms=8, mew=2, ls="")
+            axes.plot(xs, ys, color=styles[name].color, lw=0.9, alpha=0.8)
+            axes.plot(xs[-1:], ys[-1:], color=styles[name].color, marker="x", ms=8, mew=2, ls="")
         if broken_off:
             axes.plot([], [], color=DARK_GRAY, lw=0.9, marker="x", ms=7, label="did not finish")
         axes.set(xlabel=x, ylabel=y)
         _thousands(axes)
         _scale(axes, scale)
-        _frame(axes, [value for curve in drawn.values() for value in curve.y], scale, cut)
+        _frame(axes, [value for curve in shown.values() for value in curve.y], scale, cut)
 
 
 def _scale(axes: Any, scale: str) -> None:
@@ -189,7 +189,7 @@ def plot_points(
     path: Path,
     series: Mapping[str, tuple[Sequence[tuple[float, float]], Sequence[tuple[float, float]]]],
     ticks: Mapping[float, str],
-    look: Mapping[str, Look],
+    styles: Mapping[str, LineStyle],
     *,
     title: str,
     x: str,
@@ -201,14 +201,14 @@ def plot_points(
         path: PNG to write.
         series: Variant to pairs of x and y, of tokens and of sequences.
         ticks: x to its label.
-        look: Variant to look.
+        styles: Variant to line style.
         title: Headline.
         x: Label of the x-axis.
         y: Label of the y-axis.
     """
     with charted(path, title) as axes:
         for name, kinds in series.items():
-            style = look[name]
+            style = styles[name]
             for pairs, fill, label in zip(kinds, (style.color, "white"), (name, None), strict=True):
                 axes.plot(
                     [a for a, _ in pairs],

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlzoo.compare.reporting.charts import charted, shortened
-from rlzoo.compare.reporting.collect import Run
+from rlzoo.compare.reporting.collect import RecordedRun
 from rlzoo.compare.reporting.diagnostics import Measure
 
 MAPS = 6
@@ -55,7 +55,9 @@ EXPERTS = [
 ]
 
 
-def loads(runs: Sequence[Run], when: str) -> tuple[list[int], list[list[float]], int] | None:
+def loads(
+    runs: Sequence[RecordedRun], when: str
+) -> tuple[list[int], list[list[float]], int] | None:
     """Return layers, mean load over seeds (layer by expert) and iteration; None if not known.
 
     Args:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlzoo.compare.reporting import bars, charts
-from rlzoo.compare.reporting.charts import Look
-from rlzoo.compare.reporting.collect import HELD_OUT, Comparison, Run
+from rlzoo.compare.reporting.charts import LineStyle
+from rlzoo.compare.reporting.collect import HELD_OUT, RecordedComparison, RecordedRun
 from rlzoo.compare.reporting.diagnostics import (
     CLIPPING,
     TRAINING,
@@ -37,7 +37,7 @@ BAND = (
 )
 SMOOTHED = f"Each seed averaged over its last {SMOOTHING} iterations."
 RANGE = "Line: mean over seeds. Band: smallest to largest seed."
-AXES: dict[str, tuple[str, Callable[[Run], dict[int, float]]]] = {
+AXES: dict[str, tuple[str, Callable[[RecordedRun], dict[int, float]]]] = {
     "iterations": ("iteration", by_iteration),
     "tokens": ("response tokens sampled", by_tokens),
     "wall-clock": ("seconds in iterations, evaluation left out", by_seconds),
@@ -58,7 +58,7 @@ class Picture:
     caption: str
 
 
-def plot_figures(comparison: Comparison, results: Results, folder: Path) -> list[Picture]:
+def plot_figures(comparison: RecordedComparison, results: Results, folder: Path) -> list[Picture]:
     """Plot every figure for which there are numbers.
 
     Args:
@@ -69,41 +69,41 @@ def plot_figures(comparison: Comparison, results: Results, folder: Path) -> list
     Returns:
         The pictures, by section.
     """
-    look = charts.looks(comparison.variants)
+    styles = charts.line_styles(comparison.variants)
     runs = {name: found for name in comparison.variants if (found := comparison.of(name))}
-    pictures = [*_scores(results, look, folder), *_learning(comparison, runs, look, folder)]
+    pictures = [*_accuracies(results, styles, folder), *_learning(comparison, runs, styles, folder)]
     groups = (("clipping", CLIPPING), ("training", TRAINING), ("experts", EXPERTS))
     for section, measures in groups:
         for measure in measures:
-            pictures += _measure(section, measure, runs, look, folder)
+            pictures += _measure(section, measure, runs, styles, folder)
         if section == "clipping":
-            pictures += _by_length(runs, look, folder)
+            pictures += _by_length(runs, styles, folder)
     return [*pictures, *_loads(runs, folder), *_time(results, folder)]
 
 
-def _scores(results: Results, look: dict[str, Look], folder: Path) -> list[Picture]:
-    scores = [
+def _accuracies(results: Results, styles: dict[str, LineStyle], folder: Path) -> list[Picture]:
+    rows = [
         bars.Bar(
             v.variant,
             v.final.mean,
             v.final.bootstrap,
             v.final.t,
             tuple(v.final.per_seed.values()),
-            look[v.variant].color,
-            look[v.variant].marker,
+            styles[v.variant].color,
+            styles[v.variant].marker,
         )
         for v in results.variants
         if v.final.mean is not None
     ]
     pictures = []
-    if scores:
-        path, title = folder / "final_scores.png", "Final score"
-        bars.plot_intervals(path, scores, title=title, x="held-out accuracy, last evaluation")
+    if rows:
+        path, title = folder / "final_accuracy.png", "Final accuracy"
+        bars.plot_intervals(path, rows, title=title, x="held-out accuracy, last evaluation")
         text = (
             "Filled: mean over seeds. Hollow: single seeds. Thick bar: 95 % bootstrap interval of "
             "the mean. Thin bar: 95 % t interval. Overlap of two bars decides nothing: pairs do."
         )
-        pictures.append(Picture("scores", path, title, text))
+        pictures.append(Picture("accuracy", path, title, text))
     rows = [
         bars.Bar(
             f"{p.first} minus {p.second}",
@@ -129,7 +129,10 @@ def _scores(results: Results, look: dict[str, Look], folder: Path) -> list[Pictu
 
 
 def _learning(
-    comparison: Comparison, runs: dict[str, list[Run]], look: dict[str, Look], folder: Path
+    comparison: RecordedComparison,
+    runs: dict[str, list[RecordedRun]],
+    styles: dict[str, LineStyle],
+    folder: Path,
 ) -> list[Picture]:
     pictures = []
     shortest = min((run.iterations for run in comparison.used), default=0)
@@ -152,7 +155,7 @@ def _learning(
             title = f"{label.capitalize()} against {against}"
             cut = (0.0, 1.0) if metric == HELD_OUT else None
             charts.plot_lines(
-                path, curves, look, title=title, x=x, y=label, cut=cut, broken_off=lost
+                path, curves, styles, title=title, x=x, y=label, cut=cut, broken_off=lost
             )
             caption = BAND if window == 1 else f"{SMOOTHED} {BAND}"
             pictures.append(Picture("learning", path, title, caption))
@@ -160,7 +163,11 @@ def _learning(
 
 
 def _measure(
-    section: str, measure: Measure, runs: dict[str, list[Run]], look: dict[str, Look], folder: Path
+    section: str,
+    measure: Measure,
+    runs: dict[str, list[RecordedRun]],
+    styles: dict[str, LineStyle],
+    folder: Path,
 ) -> list[Picture]:
     curves = {v: curve(seeds, measure.metric) for v, seeds in runs.items()}
     curves = {v: signed(c, measure.sign) for v, c in curves.items() if c.x}
@@ -171,7 +178,7 @@ def _measure(
     zeros = " Zeros are not shown." if scale == "log" else ""
     path = folder / f"{measure.file}.png"
     charts.plot_lines(
-        path, curves, look, title=measure.title, x="iteration", y=measure.label, scale=scale
+        path, curves, styles, title=measure.title, x="iteration", y=measure.label, scale=scale
     )
     return [Picture(section, path, measure.title, f"{measure.caption} {RANGE}{zeros}")]
 
@@ -184,7 +191,9 @@ def signed(line: Curve, sign: int) -> Curve:
     return Curve(line.x, y, low, high, line.n)
 
 
-def _by_length(runs: dict[str, list[Run]], look: dict[str, Look], folder: Path) -> list[Picture]:
+def _by_length(
+    runs: dict[str, list[RecordedRun]], styles: dict[str, LineStyle], folder: Path
+) -> list[Picture]:
     found = {
         name: (spread_by_length(seeds, "token"), spread_by_length(seeds, "sequence"))
         for name, seeds in runs.items()
@@ -198,7 +207,7 @@ def _by_length(runs: dict[str, list[Run]], look: dict[str, Look], folder: Path) 
     ticks = {middle(bucket): length_range(bucket) for bucket in buckets}
     path, title = folder / "ratio_by_length.png", "Spread of ratios by answer length"
     charts.plot_points(
-        path, series, ticks, look, title=title, x="answer length, tokens", y="std of log-ratio"
+        path, series, ticks, styles, title=title, x="answer length, tokens", y="std of log-ratio"
     )
     text = (
         "Mean over iterations and seeds. Averaging independent tokens would divide their spread "
@@ -207,7 +216,7 @@ def _by_length(runs: dict[str, list[Run]], look: dict[str, Look], folder: Path) 
     return [Picture("clipping", path, title, text)]
 
 
-def _loads(runs: dict[str, list[Run]], folder: Path) -> list[Picture]:
+def _loads(runs: dict[str, list[RecordedRun]], folder: Path) -> list[Picture]:
     pictures: list[Picture] = []
     for name, seeds in list(runs.items())[:MAPS]:
         for when in ("first", "last"):

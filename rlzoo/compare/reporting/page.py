@@ -36,7 +36,7 @@ class Section:
         title: Heading.
         text: Paragraphs.
         table: Figures.
-        pictures: Figures that are drawn.
+        pictures: Plots, shown last.
         points: List items below the paragraphs.
         urgent: Whether the text is a warning.
     """

@@ -31,7 +31,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedDifference:
     """How one variant differs from another on the seeds that both have.
 
     Attributes:
@@ -183,7 +183,9 @@ def sign_flip_p(differences: Sequence[float]) -> float | None:
     return float(found.pvalue)
 
 
-def paired(first: Mapping[int, float], second: Mapping[int, float], comparisons: int = 1) -> Paired:
+def paired(
+    first: Mapping[int, float], second: Mapping[int, float], comparisons: int = 1
+) -> PairedDifference:
     """Compare two variants on the seeds that both have.
 
     The verdict is ``higher`` or ``lower`` only if the t interval at level ``0.05 / comparisons``
@@ -202,17 +204,17 @@ def paired(first: Mapping[int, float], second: Mapping[int, float], comparisons:
     values = [first[seed] - second[seed] for seed in seeds]
     n = len(values)
     if n < 2:
-        return Paired(n=n, difference=values[0] if values else None)
+        return PairedDifference(n=n, difference=values[0] if values else None)
     alpha = ALPHA / comparisons
     center, spread = fmean(values), stdev(values)
     if spread <= SAME:
         verdict = "none" if abs(center) <= SAME else "impossible"
-        return Paired(n=n, difference=center, deviation=0.0, verdict=verdict)
+        return PairedDifference(n=n, difference=center, deviation=0.0, verdict=verdict)
     single, wide = t_interval(values), t_interval(values, alpha)
     assert single is not None
     assert wide is not None
     verdict = "higher" if wide.low > 0 else "lower" if wide.high < 0 else "none"
-    return Paired(
+    return PairedDifference(
         n=n,
         difference=center,
         deviation=spread,
