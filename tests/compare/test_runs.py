@@ -1,6 +1,7 @@
 """Runs in processes: isolated, resumed bit for bit, never made twice, stopped cleanly."""
 
 import json
+import math
 import os
 import shlex
 import signal
@@ -21,7 +22,8 @@ from tiny_runs import configuration, rlzoo
 from rlzoo.cli import main
 from rlzoo.compare import command
 from rlzoo.compare.reporting import report
-from rlzoo.compare.running import matrix, run_process, schedule
+from rlzoo.compare.running import matrix, progress, run_process, schedule
+from rlzoo.display.json_files import append_json_line
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -542,6 +544,13 @@ def test_half_a_line_is_read_when_it_is_whole(tmp_path):
     assert run.read_metrics() is False
     file.write_text('{"iteration": 1}\n{"iteration": 2}\n')
     assert (run.read_metrics(), run.seen) == (True, {"iteration": 2})
+
+
+def test_a_reward_that_was_not_a_number_is_shown_as_such(tmp_path):
+    run = made(tmp_path)
+    append_json_line(run.folder / "metrics.jsonl", {"iteration": 3, "reward/mean": math.nan})
+    assert run.read_metrics()
+    assert progress.columns(run)[2:4] == ["3/6", "nan"]
 
 
 def test_settings_that_change_no_figure_are_left_out():

@@ -1,4 +1,4 @@
-"""Charts with a row for each variant or pair: intervals, and what a total is made of."""
+"""Bar charts with a row per variant or pair: intervals, and the parts of a total."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def plot_intervals(path: Path, bars: Sequence[Bar], *, title: str, x: str, zero:
 def plot_stacked(
     path: Path, rows: Mapping[str, Mapping[str, float]], *, title: str, x: str
 ) -> None:
-    """Plot what each row's total is made of.
+    """Plot the parts of each row's total.
 
     Args:
         path: PNG to write.

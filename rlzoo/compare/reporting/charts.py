@@ -1,4 +1,4 @@
-"""Kinds of charts, each legible alone at the width of a telephone.
+"""Line charts and point charts, each legible on a telephone.
 
 Variants differ in color, line style and marker, so that no line is told apart by color alone.
 """

@@ -1,4 +1,4 @@
-"""Reads the folders of a comparison: what was planned, and what each run left behind."""
+"""The reader of a comparison's folder: its plan, and the files of each run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RecordedComparison:
     Attributes:
         plan: What ``compare.json`` holds, empty if there is none.
         runs: All runs, those that were planned and never started too.
-        notes: What was odd in the folders, a sentence each.
+        notes: Oddities of the folders, a sentence each.
     """
 
     plan: dict[str, Any]

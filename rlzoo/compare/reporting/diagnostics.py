@@ -1,4 +1,4 @@
-"""Which metrics get a figure over iterations, and the spread of ratios by answer length."""
+"""The metrics that are plotted over iterations, and the spread of ratios by answer length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which figures a comparison has, and what is written below each."""
+"""The plots of a comparison, and the caption of each."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CURVES = [
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of the report: a PNG, and the words that go with it."""
+    """A plot of the report: its PNG, title and caption."""
 
     section: str
     path: Path

@@ -1,4 +1,4 @@
-"""Turns tables, sentences and pictures into one HTML file that needs nothing else."""
+"""The report as a page of HTML that needs no other file, and as Markdown."""
 
 from __future__ import annotations
 

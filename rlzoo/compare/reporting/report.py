@@ -1,4 +1,4 @@
-"""Writes the report of a comparison."""
+"""The report of a comparison, from the folders of its runs to the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the figures say, in plain sentences, and what they do not."""
+"""The sentences of the report: verdicts, and the limits of what the figures show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is compared: one file names a base configuration, objectives, seeds and further axes."""
+"""The file of a comparison: it names a base configuration, objectives, seeds and further axes."""
 
 from __future__ import annotations
 

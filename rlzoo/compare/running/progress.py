@@ -1,4 +1,4 @@
-"""What a person sees of runs under way."""
+"""Progress of the runs: a live table on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runs of a comparison: every setting checked, one length, one place each."""
+"""The list of a comparison's runs: every setting checked, a common length, a folder each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Some runs at a time, until all are through or the user stops them."""
+"""The schedule: a few runs at a time, until all are through or the user stops them."""
 
 from __future__ import annotations
 
