@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.render import AXES
 from benchmarks.step.__main__ import measure
 from benchmarks.step.__main__ import parser as step_parser
+from rlzoo.display.plots import BLACK, BLUE, VERMILION, figure_file
 
 POINTS = {
     "group": (4, 8, 16, 32),
@@ -41,37 +42,34 @@ def point(axis: str, value: int, repeats: int) -> dict[str, Any]:
     return found
 
 
-def draw(found: list[dict[str, Any]], path: Path) -> None:
-    """Draw CPU-seconds and peak memory against what grows."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
+def plot_scaling(found: list[dict[str, Any]], path: Path) -> None:
+    """Plot CPU-seconds and peak memory against what grows."""
     axes_names = list(dict.fromkeys(one["axis"] for one in found))
-    figure, axes = plt.subplots(1, len(axes_names), figsize=(3 * len(axes_names), 2.8))
-    for axis, name in zip(axes, axes_names, strict=True):
-        points = [one for one in found if one["axis"] == name]
-        x = [one["value"] for one in points]
-        for part in ("generation", "training"):
-            axis.plot(x, [one[part] for one in points], "o-", label=f"{part}, CPU-s", ms=3)
-        other = axis.twinx()
-        other.plot(x, [one["peak_mb"] for one in points], "k:", label="peak MB")
-        other.set_ylim(0, 1.3 * max(one["peak_mb"] for one in found))
-        other.tick_params(labelsize=6)
-        axis.set(xscale="log", yscale="log")
-        axis.set_xlabel(AXES[name], fontsize=8)
-        axis.set_xticks(x, [str(value) for value in x], fontsize=6)
-        axis.minorticks_off()
-        axis.tick_params(axis="y", labelsize=6)
-    handles = [*axes[0].get_lines(), *other.get_lines()]
-    figure.legend(handles=handles, loc="upper center", ncols=3, fontsize=7, frameon=False)
-    figure.tight_layout(rect=(0, 0, 1, 0.93))
-    figure.savefig(path, dpi=90)
+    looks = {"generation": (BLUE, "o"), "training": (VERMILION, "s")}
+    twins = {"axes.spines.right": True}  # the memory's axis stands on the right
+    with figure_file(path, size=(3 * len(axes_names), 2.8), dpi=90, style=twins) as figure:
+        panels = figure.subplots(1, len(axes_names), squeeze=False)[0]
+        for axes, name in zip(panels, axes_names, strict=True):
+            points = [one for one in found if one["axis"] == name]
+            x = [one["value"] for one in points]
+            for part, (color, marker) in looks.items():
+                seconds = [one[part] for one in points]
+                axes.plot(x, seconds, color=color, marker=marker, ms=3, label=f"{part}, CPU-s")
+            memory = axes.twinx()
+            memory.plot(x, [one["peak_mb"] for one in points], color=BLACK, ls=":", label="peak MB")
+            memory.set_ylim(0, 1.3 * max(one["peak_mb"] for one in found))
+            memory.tick_params(labelsize=6)
+            axes.set(xscale="log", yscale="log")
+            axes.set_xlabel(AXES[name], fontsize=8)
+            axes.set_xticks(x, [str(value) for value in x], fontsize=6)
+            axes.minorticks_off()
+            axes.tick_params(axis="y", labelsize=6)
+        handles = [*panels[0].get_lines(), *memory.get_lines()]
+        figure.legend(handles=handles, loc="outside upper center", ncols=3, fontsize=7)
 
 
 def main() -> None:
-    """Measure, write, draw."""
+    """Measure, write, plot."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -85,7 +83,7 @@ def main() -> None:
     if given.json:
         Path(given.json).write_text(json.dumps(found, indent=1) + "\n")
     if given.picture:
-        draw(found, Path(given.picture))
+        plot_scaling(found, Path(given.picture))
 
 
 if __name__ == "__main__":

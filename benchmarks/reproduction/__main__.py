@@ -17,7 +17,7 @@ import yaml
 
 from benchmarks.reproduction.figures import gather
 from benchmarks.reproduction.page import render
-from benchmarks.reproduction.pictures import draw
+from benchmarks.reproduction.pictures import plot_figures
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -30,7 +30,7 @@ EXPERIMENTS = {
 
 
 def main() -> None:
-    """Run, gather, draw, write."""
+    """Run, gather, plot, write."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -47,7 +47,7 @@ def main() -> None:
         plan = yaml.safe_load((ROOT / file).read_text())
         found[name] = gather(ROOT / plan["output_dir"], file)
         path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-    draw(found, DOCS / "images")
+    plot_figures(found, DOCS / "images")
     (DOCS / "reproduction.md").write_text(render(found))
     print(f"written: {DOCS / 'reproduction.md'}")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rlzoo.compare.reporting.collect import HELD_OUT, Comparison, Run, collect
+from rlzoo.compare.reporting.collect import HELD_OUT, RecordedComparison, RecordedRun, collect
 from rlzoo.compare.reporting.measures import average, curve, largest_drop
 from rlzoo.compare.reporting.results import VariantResult, evaluate
 
@@ -48,7 +48,7 @@ def gather(folder: Path, file: str) -> dict[str, Any]:
     }
 
 
-def _variant(comparison: Comparison, result: VariantResult) -> dict[str, Any]:
+def _variant(comparison: RecordedComparison, result: VariantResult) -> dict[str, Any]:
     runs = comparison.of(result.variant)
     names = sorted({name for run in runs for name in run.metrics})
     held_out = curve(runs, HELD_OUT)
@@ -67,11 +67,11 @@ def _variant(comparison: Comparison, result: VariantResult) -> dict[str, Any]:
     }
 
 
-def _held_out(run: Run) -> list[float]:
+def _held_out(run: RecordedRun) -> list[float]:
     return [value for _, value in run.series(HELD_OUT)]
 
 
-def _mean(runs: list[Run], name: str) -> float | None:
+def _mean(runs: list[RecordedRun], name: str) -> float | None:
     values = [value for run in runs if (value := average(run, name)) is not None]
     return fmean(values) if values else None
 

@@ -1,4 +1,4 @@
-"""The pictures of the page, drawn like those of every report."""
+"""The pictures of the page, in the style of every report."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TITLES = {
 }
 
 
-def draw(found: dict[str, Any], folder: Path) -> None:
-    """Draw the learning curves of each experiment, and the spread of ratios by length.
+def plot_figures(found: dict[str, Any], folder: Path) -> None:
+    """Plot the learning curves of each experiment, and the spread of ratios by length.
 
     Args:
         found: Contents of ``docs/reproduction.json``.
@@ -43,9 +43,9 @@ def _learning(variants: dict[str, Any], title: str, path: Path) -> None:
             high=[high for _, high in bands],
             n=len(found["seeds"]),
         )
-    look = charts.looks(list(variants))
-    charts.lines(
-        path, curves, look, title=title, x="iteration", y="held-out accuracy", cut=(0.0, 1.0)
+    styles = charts.line_styles(list(variants))
+    charts.plot_lines(
+        path, curves, styles, title=title, x="iteration", y="held-out accuracy", cut=(0.0, 1.0)
     )
 
 
@@ -60,11 +60,11 @@ def _by_length(variants: dict[str, Any], path: Path) -> None:
             kinds.append(middles(spread))
         series[label] = (kinds[0], kinds[1])
     ticks = {middle(bucket): length_range(bucket) for bucket in sorted(buckets)}
-    charts.points(
+    charts.plot_points(
         path,
         series,
         ticks,
-        charts.looks(list(variants)),
+        charts.line_styles(list(variants)),
         title="Spread of ratios by answer length",
         x="answer length, tokens",
         y="std of log-ratio",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from rlzoo import distributed
 from rlzoo.callbacks.checkpoint import IterationCheckpoint, run_folder
 from rlzoo.callbacks.collapse_rules import CollapseRule, default_rules
 from rlzoo.callbacks.snapshot import Snapshot, optimizer_of
+from rlzoo.display.json_files import write_json
 from rlzoo.errors import UserError
 
 log = logging.getLogger("rlzoo")
@@ -207,7 +207,7 @@ class CollapseMonitor(Callback):
             if isinstance(logger, TensorBoardLogger):
                 logger.experiment.add_text("collapse", line, done)
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "collapse.json").write_text(json.dumps(self.events, indent=2) + "\n")
+        write_json(self.folder / "collapse.json", self.events)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say last of all why the run ended, if it ended early."""

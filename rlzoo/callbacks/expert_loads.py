@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rlzoo.display.json_files import write_json
 from rlzoo.training.expert_tracking import ExpertTracker
 
 FILE = "experts.json"
@@ -30,4 +31,4 @@ def write_loads(folder: Path, experts: ExpertTracker | None, iteration: int) -> 
     if iteration > 1 and path.is_file():
         first = json.loads(path.read_text(encoding="utf-8"))["first"]
     layers = list(experts.sizes.layers)
-    path.write_text(json.dumps({"layers": layers, "first": first, "last": now}) + "\n")
+    write_json(path, {"layers": layers, "first": first, "last": now}, indent=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -17,7 +16,8 @@ from rich.table import Table
 
 from rlzoo.callbacks.checkpoint import run_folder
 from rlzoo.callbacks.expert_loads import write_loads
-from rlzoo.callbacks.plots import reward_plot
+from rlzoo.callbacks.plots import plot_rewards
+from rlzoo.display.json_files import append_json_line, write_json
 from rlzoo.errors import UserError
 from rlzoo.training.startup import total_iterations
 
@@ -30,8 +30,7 @@ LIBRARIES = ("rlzoo-lightning", "torch", "lightning", "transformers", "numpy")
 def append(folder: Path, values: dict[str, float]) -> None:
     """Add a line to the run's metrics.jsonl."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(values) + "\n")
+    append_json_line(folder / "metrics.jsonl", values)
 
 
 class Report(Callback):
@@ -168,9 +167,9 @@ class Report(Callback):
         folder.mkdir(parents=True, exist_ok=True)
         write_loads(folder, module.learner.experts, done)
         summary = self.summary(module)
-        (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        write_json(folder / "summary.json", summary)
         curves = {"held-out accuracy, sampled": "val/accuracy", "greedy": "val/greedy"}
-        reward_plot(
+        plot_rewards(
             folder / "reward.png",
             self.rewards,
             {

@@ -18,11 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from rlzoo.compare.running import matrix
-from rlzoo.compare.running.matrix import Comparison
-from rlzoo.compare.running.plan import Settle, first_rollouts, plan
+from rlzoo.compare.running.matrix import ComparisonConfig
 from rlzoo.compare.running.progress import watching
-from rlzoo.compare.running.run_process import Run, write_json
+from rlzoo.compare.running.run_list import ReadSettings, first_rollouts, list_runs
+from rlzoo.compare.running.run_process import RunProcess
 from rlzoo.compare.running.schedule import execute
+from rlzoo.display.json_files import write_json
 from rlzoo.errors import UserError, nearest
 
 
@@ -35,7 +36,7 @@ def arguments(args: Sequence[str]) -> argparse.Namespace:
     """Read the command line.
 
     Raises:
-        UserError: If an option is misspelt or a value makes no sense.
+        UserError: If an option is misspelled or a value makes no sense.
     """
     about = "Train a matrix of objectives, seeds and settings, and report on it. "
     about += "The same call goes on where an earlier one was stopped."
@@ -68,7 +69,7 @@ def arguments(args: Sequence[str]) -> argparse.Namespace:
     return given
 
 
-def comparison_of(given: argparse.Namespace) -> Comparison:
+def comparison_of(given: argparse.Namespace) -> ComparisonConfig:
     """Return the comparison of a file, with what the command line replaces or adds.
 
     Raises:
@@ -96,7 +97,7 @@ def comparison_of(given: argparse.Namespace) -> Comparison:
     return matrix.build(values)
 
 
-def compare(args: Sequence[str], settle: Settle) -> None:
+def compare(args: Sequence[str], settle: ReadSettings) -> None:
     """Run a comparison.
 
     Args:
@@ -116,7 +117,7 @@ def compare(args: Sequence[str], settle: Settle) -> None:
         print(f"report: {write_report(Path(given.output_dir))}")
         return
     comparison = comparison_of(given)
-    runs = plan(comparison, settle)
+    runs = list_runs(comparison, settle)
     if given.print_commands:
         print_commands(runs)
     elif given.dry_run:
@@ -138,7 +139,9 @@ def compare(args: Sequence[str], settle: Settle) -> None:
             raise SystemExit(1)
 
 
-def train(comparison: Comparison, runs: Sequence[Run], lock: TextIO, force: bool) -> bool:
+def train(
+    comparison: ComparisonConfig, runs: Sequence[RunProcess], lock: TextIO, force: bool
+) -> bool:
     """Run what is missing.
 
     Returns:
@@ -167,7 +170,7 @@ def train(comparison: Comparison, runs: Sequence[Run], lock: TextIO, force: bool
     return halt.is_set()
 
 
-def refuse_changed(runs: Sequence[Run], force: bool) -> None:
+def refuse_changed(runs: Sequence[RunProcess], force: bool) -> None:
     """Refuse to mix runs of different settings in one folder, or remove the old ones if forced."""
     changed = {run.cell.slug: changes for run in runs if (changes := run.changes())}
     if changed and not force:
@@ -195,7 +198,7 @@ def halting(halt: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def print_commands(runs: Sequence[Run]) -> None:
+def print_commands(runs: Sequence[RunProcess]) -> None:
     """Print a shell command per run; their folders are what a report reads."""
     for run in runs:
         print(shlex.join(["rlzoo", "fit", *run.arguments]))
@@ -205,7 +208,7 @@ def print_commands(runs: Sequence[Run]) -> None:
     print(f"# {note}", file=sys.stderr)
 
 
-def show_plan(comparison: Comparison, runs: Sequence[Run]) -> None:
+def show_plan(comparison: ComparisonConfig, runs: Sequence[RunProcess]) -> None:
     """Print what would run, and what differs between the runs."""
     shown = Table("run", "seed", "iterations", "state")
     left: list[int | None] = []
@@ -237,7 +240,7 @@ def show_plan(comparison: Comparison, runs: Sequence[Run]) -> None:
             print(f"  {key}: {', '.join(texts)}")
 
 
-def conclude(comparison: Comparison, runs: Sequence[Run]) -> None:
+def conclude(comparison: ComparisonConfig, runs: Sequence[RunProcess]) -> None:
     """Write compare.json and the report."""
     from rlzoo.compare.reporting.report import write_report
 

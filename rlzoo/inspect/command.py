@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rlzoo.algorithms import Algorithm, discover
+from rlzoo.display.json_files import write_json
 from rlzoo.errors import UserError
 from rlzoo.inspect.frozen import Frozen, InspectedRun, freeze, inspected, move
 from rlzoo.inspect.gradients import cosines, gradients
-from rlzoo.inspect.picture import draw
+from rlzoo.inspect.picture import plot_inspection
 from rlzoo.inspect.tokens import Chosen, choose, find, look, ratio_summary, settings_of, summary
 from rlzoo.inspect.words import show
 from rlzoo.training.checkpoint import read_checkpoint
@@ -154,21 +154,11 @@ def inspect_checkpoint(args: Sequence[str]) -> None:
     )
     folder = Path(given.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "inspect.json").write_text(json.dumps(plain(found), indent=1) + "\n")
-    draw(folder / "inspect.png", found)
+    # An objective of one's own may have settings of any type.
+    write_json(folder / "inspect.json", found, default=str)
+    plot_inspection(folder / "inspect.png", found)
     print(show(found))
     print(f"everything, and a picture: {folder}/{{inspect.json, inspect.png}}")
-
-
-def plain(value: Any) -> Any:
-    """Return a value as strict JSON allows it: what is no finite number becomes null."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if isinstance(value, int | float | str | bool | None) else str(value)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rlzoo.display.json_files import write_json
 from rlzoo.errors import UserError
 from rlzoo.plan import speed
 from rlzoo.plan.hardware import PRESETS, Hardware, hardware
@@ -73,7 +73,7 @@ def plan(args: Sequence[str], settle: Settle) -> None:
         target = Path(given.json)
         if not target.parent.is_dir():
             raise UserError(f"--json {target}: there is no folder {target.parent}")
-        target.write_text(json.dumps(record(job, device), indent=2) + "\n", encoding="utf-8")
+        write_json(target, record(job, device))
 
 
 def model_lines(job: Job) -> list[str]:

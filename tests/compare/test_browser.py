@@ -74,7 +74,7 @@ def test_every_figure_is_shown_and_nothing_leaves_the_screen(report, tmp_path, w
     assert float(found["smallest"]) > (340 if width == NARROW else 500)
     assert found["head"] == ("absolute" if width == NARROW else "static")  # cards, or a table
     assert found["sections"].split() == [
-        *("summary", "scores", "pairs", "learning", "stability", "clipping", "training", "time"),
+        *("summary", "accuracy", "pairs", "learning", "stability", "clipping", "training", "time"),
         *("caveats", "first_rollouts", "setup", "runs"),
     ]
     assert "no difference shown" in found["text"]

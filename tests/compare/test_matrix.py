@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parents[1] / "integration"))
 
 from tiny_runs import configuration, rlzoo
 
-from rlzoo.compare.running import matrix, plan
+from rlzoo.compare.running import matrix, run_list
 from rlzoo.errors import UserError
 
 pytestmark = pytest.mark.timeout(60)
@@ -113,7 +113,7 @@ def settings(size=40, batch=4, **trainer):
 )
 def test_every_run_gets_the_wanted_iterations(wanted, given, options, iterations):
     expected = {f"trainer.{key}": value for key, value in options.items()}
-    assert plan.length(wanted, given) == (expected, iterations)
+    assert run_list.length(wanted, given) == (expected, iterations)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_every_run_gets_the_wanted_iterations(wanted, given, options, iterations
 )
 def test_a_budget_that_cannot_be(wanted, given, words):
     with pytest.raises(UserError) as refused:
-        plan.length(wanted, given)
+        run_list.length(wanted, given)
     assert all(word in str(refused.value) for word in words), refused.value
 
 

@@ -10,13 +10,13 @@ import pytest
 from synthetic import VARIANTS, line, write_all, write_run
 
 from rlzoo.compare.reporting import charts, measures
-from rlzoo.compare.reporting.collect import Run, collect, same_start
+from rlzoo.compare.reporting.collect import RecordedRun, collect, same_start
 from rlzoo.compare.reporting.diagnostics import length_range, middles, spread_by_length
 from rlzoo.compare.reporting.figures import signed
 from rlzoo.compare.reporting.measures import Curve
-from rlzoo.compare.reporting.page import Table
+from rlzoo.compare.reporting.page import Section, Table, page
 from rlzoo.compare.reporting.report import first_rollouts, write_report
-from rlzoo.compare.reporting.results import comparable, evaluate, score
+from rlzoo.compare.reporting.results import comparable, evaluate, summarize
 from rlzoo.compare.reporting.sentences import caveats, corrections, headline, number, verdict
 from rlzoo.errors import UserError
 
@@ -34,12 +34,14 @@ def results(comparison):
 
 
 def made(rows, seed=0, **more):
-    return Run(slug=f"a-seed{seed}", variant="A", algorithm="A", seed=seed, rows=rows, **more)
+    return RecordedRun(
+        slug=f"a-seed{seed}", variant="A", algorithm="A", seed=seed, rows=rows, **more
+    )
 
 
-def ended(root, scores):
-    """Write runs of one evaluation before and one after: variant to scores, by seed."""
-    for variant, values in scores.items():
+def ended(root, accuracies):
+    """Write runs of one evaluation before and one after: variant to accuracies, by seed."""
+    for variant, values in accuracies.items():
         for seed, value in enumerate(values):
             folder = root / "runs" / f"{variant}-seed{seed}"
             folder.mkdir(parents=True)
@@ -124,7 +126,7 @@ def test_area_is_the_mean_height_of_the_line_through_evaluations():
     rows = [{"iteration": i, "val/accuracy": v} for i, v in ((0, 0.2), (10, 0.6), (40, 0.8))]
     assert measures.area(made(rows)) == pytest.approx((10 * 0.4 + 30 * 0.7) / 40)
     assert measures.area(made(rows)) != pytest.approx((0.2 + 0.6 + 0.8) / 3)
-    assert measures.final_score(made(rows)) == 0.8
+    assert measures.final_accuracy(made(rows)) == 0.8
     assert measures.area(made(rows[:1])) is None
 
 
@@ -232,10 +234,10 @@ def test_one_seed_gives_no_verdict_however_large_the_difference(tmp_path):
     assert results.variants[0].final.t is None
 
 
-def test_intervals_of_a_score_stay_within_what_accuracy_can_be():
-    assert score({0: 0.9, 1: 0.99}).t[1] == 1.0
-    assert score({0: 0.9, 1: None}).per_seed == {0: 0.9}
-    assert score({}).mean is None
+def test_intervals_stay_within_what_accuracy_can_be():
+    assert summarize({0: 0.9, 1: 0.99}).t[1] == 1.0
+    assert summarize({0: 0.9, 1: None}).per_seed == {0: 0.9}
+    assert summarize({}).mean is None
 
 
 def test_only_pairs_that_differ_in_one_thing_are_compared(results):
@@ -261,10 +263,10 @@ def test_caveats_follow_from_the_runs(results, comparison, tmp_path):
     assert "but for those of B" in " ".join(caveats(evaluate(whole), whole))
 
 
-def test_scores_that_leave_no_room_are_pointed_out(tmp_path):
+def test_accuracies_that_leave_no_room_are_pointed_out(tmp_path):
     found = ended(tmp_path, {"A": [0.0, 0.0], "B": [0.0, 0.0]})
     results = evaluate(found)
-    assert verdict(results.pairs[0]) == "no difference shown: the same score on every seed"
+    assert verdict(results.pairs[0]) == "no difference shown: the same accuracy on every seed"
     assert "leaves no room" in " ".join(headline(results, found))
     other = ended(tmp_path / "other", {"A": [0.0, 0.0], "B": [0.4, 0.5]})
     assert "leaves no room" not in " ".join(headline(evaluate(other), other))
@@ -329,7 +331,7 @@ def test_every_picture_stands_beside_the_page_and_in_it(report):
             for what in ("accuracy", "reward")
             for x in ("iterations", "tokens", "wall_clock")
         ),
-        *("final_scores", "differences", "clip_tokens", "clip_answers", "ratio_tokens"),
+        *("final_accuracy", "differences", "clip_tokens", "clip_answers", "ratio_tokens"),
         *(
             "ratio_sequences",
             "ratio_by_length",
@@ -361,9 +363,9 @@ def test_text_of_runs_cannot_become_markup(report):
 def test_summaries_hold_the_same_figures(report):
     found = json.loads((report.parent / "summary.json").read_text())
     text = (report.parent / "summary.md").read_text()
-    scores = {v["variant"]: v["final"] for v in found["variants"]}
-    assert set(scores) == set(VARIANTS)
-    for name, final in scores.items():
+    finals = {v["variant"]: v["final"] for v in found["variants"]}
+    assert set(finals) == set(VARIANTS)
+    for name, final in finals.items():
         assert final["mean"] == pytest.approx(
             sum(final["per_seed"].values()) / len(final["per_seed"])
         )
@@ -390,6 +392,7 @@ def test_runs_that_logged_nonsense_are_survived(tmp_path):
     write_run(tmp_path, "PPO", 0, reached=10)
     folder = tmp_path / "runs" / "PPO-seed0"
     rows = [{"iteration": i, "reward/mean": math.nan, "optim/grad_norm": 0.0} for i in range(1, 9)]
+    rows[0]["reward/mean"] = None  # how NaN is written
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (folder / "summary.json").write_text('{"held_out": [{"iteration": 8, "val/accuracy": NaN}]}')
     (tmp_path / "compare.json").write_text("{broken")
@@ -404,10 +407,10 @@ def test_runs_that_logged_nonsense_are_survived(tmp_path):
 
 def test_no_two_variants_look_alike():
     names = [str(i) for i in range(56)]
-    found = [(v.colour, str(v.dashes), v.marker) for v in charts.looks(names).values()]
+    found = [(v.color, str(v.dashes), v.marker) for v in charts.line_styles(names).values()]
     assert len(set(found)) == 56
-    first = [v for _, v in zip(range(4), charts.looks(names).values(), strict=False)]
-    assert len({str(v.dashes) for v in first}) == 4  # told apart without colour
+    first = [v for _, v in zip(range(4), charts.line_styles(names).values(), strict=False)]
+    assert len({str(v.dashes) for v in first}) == 4  # told apart without color
     assert len({v.marker for v in first}) == 4
 
 
@@ -437,6 +440,10 @@ def test_numbers_are_for_people(value, text):
 
 
 def test_a_table_becomes_cards_and_markdown():
-    table = Table(["run", "score <x>"], [["a|b", "1 < 2"]])
-    assert '<td data-label="score &lt;x&gt;">1 &lt; 2</td>' in table.html()
+    table = Table(["run", "reward <x>"], [["a|b", "1 < 2"]])
+    text = page("A & B", "", ["<b>"], [Section("x", "X", table=table), Section("empty", "Y")])
+    assert '<th scope="row">a|b</th><td data-label="reward &lt;x&gt;">1 &lt; 2</td>' in text
+    assert "<h1>A &amp; B</h1>" in text
+    assert "<li>&lt;b&gt;</li>" in text
+    assert '<section id="empty">' not in text
     assert r"| a\|b | 1 < 2 |" in table.markdown()

@@ -1,6 +1,7 @@
 """Runs in processes: isolated, resumed bit for bit, never made twice, stopped cleanly."""
 
 import json
+import math
 import os
 import shlex
 import signal
@@ -21,7 +22,8 @@ from tiny_runs import configuration, rlzoo
 from rlzoo.cli import main
 from rlzoo.compare import command
 from rlzoo.compare.reporting import report
-from rlzoo.compare.running import plan, run_process, schedule
+from rlzoo.compare.running import matrix, progress, run_process, schedule
+from rlzoo.display.json_files import append_json_line
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -469,9 +471,14 @@ def test_force_redoes_what_changed_and_nothing_else(killed, monkeypatch):
 
 
 def made(tmp_path, iterations=6, **settings):
-    cell = plan.matrix.cells(plan.matrix.build({"base": "b", "algorithms": ["GRPO"]}))[0]
-    run = run_process.Run(
-        cell, [], run_process.flat({"trainer": settings}), iterations, None, tmp_path / "run"
+    cell = matrix.cells(matrix.build({"base": "b", "algorithms": ["GRPO"]}))[0]
+    run = run_process.RunProcess(
+        cell,
+        [],
+        run_process.flat_settings({"trainer": settings}),
+        iterations,
+        None,
+        tmp_path / "run",
     )
     (run.folder / "checkpoints").mkdir(parents=True)
     return run
@@ -533,13 +540,23 @@ def test_half_a_line_is_read_when_it_is_whole(tmp_path):
     run = made(tmp_path)
     file = run.folder / "metrics.jsonl"
     file.write_text('{"iteration": 1}\n{"iterat')
-    assert (run.look(), run.seen) == (True, {"iteration": 1})
-    assert run.look() is False
+    assert (run.read_metrics(), run.seen) == (True, {"iteration": 1})
+    assert run.read_metrics() is False
     file.write_text('{"iteration": 1}\n{"iteration": 2}\n')
-    assert (run.look(), run.seen) == (True, {"iteration": 2})
+    assert (run.read_metrics(), run.seen) == (True, {"iteration": 2})
+
+
+def test_a_reward_that_was_not_a_number_is_shown_as_such(tmp_path):
+    run = made(tmp_path)
+    append_json_line(run.folder / "metrics.jsonl", {"iteration": 3, "reward/mean": math.nan})
+    assert run.read_metrics()
+    assert progress.columns(run)[2:4] == ["3/6", "nan"]
 
 
 def test_settings_that_change_no_figure_are_left_out():
     settings = {"trainer": {"logger": {"a": 1}, "x": None, "y": []}, "ckpt_path": "p", "seed": 1}
-    assert run_process.flat(settings) == {"trainer.y": [], "seed": 1}
-    assert run_process.flat({"a": [{"b": None, "c": 1}], "d": [2]}) == {"a.0.c": 1, "d": [2]}
+    assert run_process.flat_settings(settings) == {"trainer.y": [], "seed": 1}
+    assert run_process.flat_settings({"a": [{"b": None, "c": 1}], "d": [2]}) == {
+        "a.0.c": 1,
+        "d": [2],
+    }

@@ -1,7 +1,6 @@
-"""Kinds of charts, each legible alone at the width of a telephone.
+"""Line charts and point charts, each legible on a telephone.
 
-Colours are those of Okabe and Ito without yellow; line styles and markers differ as well, so that
-no line is told apart by colour alone.
+Variants differ in color, line style and marker, so that no line is told apart by color alone.
 """
 
 from __future__ import annotations
@@ -13,31 +12,32 @@ from pathlib import Path
 from typing import Any
 
 from rlzoo.compare.reporting.measures import Curve
+from rlzoo.display.plots import COLORS, DARK_GRAY, figure_file
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 MARKERS = "osD^vPX*"
 WIDTH = 5.4
 HEIGHT = 3.3
 DPI = 170
 LINE = 74
+FONTS = {"font.size": 11, "axes.titlesize": 12, "legend.fontsize": 10}
 
 
 @dataclass(frozen=True)
-class Look:
-    """How one variant is drawn, in all figures."""
+class LineStyle:
+    """How one variant looks in all figures."""
 
-    colour: str
+    color: str
     dashes: Any
     marker: str
 
 
-def looks(names: Sequence[str]) -> dict[str, Look]:
-    """Return a look for each name; the first 56 all differ."""
+def line_styles(names: Sequence[str]) -> dict[str, LineStyle]:
+    """Return a line style for each name; the first 56 all differ."""
     return {
-        name: Look(
-            COLOURS[i % len(COLOURS)],
-            DASHES[(i + i // len(COLOURS)) % len(DASHES)],
+        name: LineStyle(
+            COLORS[i % len(COLORS)],
+            DASHES[(i + i // len(COLORS)) % len(DASHES)],
             MARKERS[i % len(MARKERS)],
         )
         for i, name in enumerate(names)
@@ -45,28 +45,21 @@ def looks(names: Sequence[str]) -> dict[str, Look]:
 
 
 @contextmanager
-def drawing(path: Path, title: str, height: float = 0.0) -> Iterator[Any]:
-    """Give axes to draw on, add the legend below, and write the PNG.
+def charted(path: Path, title: str, height: float = 0.0) -> Iterator[Any]:
+    """Give axes to plot on, add the legend below, and write the PNG.
 
     Args:
         path: PNG to write.
         title: Headline.
         height: Of the figure without the legend, in inches; the usual one if 0.
     """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context({"font.size": 11, "axes.titlesize": 12, "legend.fontsize": 10}):
-        figure = Figure(dpi=DPI, layout="constrained", facecolor="white")
-        FigureCanvasAgg(figure)
+    height = height or HEIGHT
+    with figure_file(path, size=(WIDTH, height), dpi=DPI, style=FONTS) as figure:
         axes = figure.add_subplot()
         axes.set_title(title, loc="left", fontweight="bold")
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid()
         yield axes
-        figure.set_size_inches(WIDTH, (height or HEIGHT) + 0.23 * legend(figure, axes))
-        figure.savefig(path)
+        figure.set_size_inches(WIDTH, height + 0.23 * add_legend(figure, axes))
 
 
 def shortened(label: str, limit: int = 58) -> str:
@@ -81,22 +74,22 @@ def shortened(label: str, limit: int = 58) -> str:
     return f"{label[:start]}...{label[start + 3 - limit :]}"
 
 
-def legend(figure: Any, axes: Any) -> int:
+def add_legend(figure: Any, axes: Any) -> int:
     """Put the legend below the axes, in as many columns as its names allow; return its rows."""
     handles, labels = axes.get_legend_handles_labels()
     rows = 0
     if labels:
         short = [shortened(label) for label in labels]
         columns = max(1, min(len(short), LINE // (max(map(len, short)) + 8), 3))
-        figure.legend(handles, short, loc="outside lower left", ncols=columns, frameon=False)
+        figure.legend(handles, short, loc="outside lower left", ncols=columns)
         rows = -(-len(short) // columns)
     return rows
 
 
-def lines(
+def plot_lines(
     path: Path,
     curves: Mapping[str, Curve],
-    look: Mapping[str, Look],
+    styles: Mapping[str, LineStyle],
     *,
     title: str,
     x: str,
@@ -105,12 +98,12 @@ def lines(
     cut: tuple[float, float] | None = None,
     broken_off: Sequence[tuple[str, list[float], list[float]]] = (),
 ) -> None:
-    """Draw the mean of each variant with its band.
+    """Plot the mean of each variant with its band.
 
     Args:
         path: PNG to write.
         curves: Variant to curve.
-        look: Variant to look.
+        styles: Variant to line style.
         title: Headline.
         x: Label of the x-axis.
         y: Label of the y-axis.
@@ -118,15 +111,15 @@ def lines(
         cut: Values beyond which nothing can lie.
         broken_off: Variant, x and y of runs that did not finish.
     """
-    drawn = {name: curve for name, curve in curves.items() if curve.x}
-    pale = min(0.13, 0.6 / max(1, len(drawn)))
-    with drawing(path, title) as axes:
-        for turn, (name, curve) in enumerate(drawn.items()):
-            style, every = look[name], max(1, len(curve.x) // 8)
+    shown = {name: curve for name, curve in curves.items() if curve.x}
+    pale = min(0.13, 0.6 / max(1, len(shown)))
+    with charted(path, title) as axes:
+        for turn, (name, curve) in enumerate(shown.items()):
+            style, every = styles[name], max(1, len(curve.x) // 8)
             axes.plot(
                 curve.x,
                 curve.y,
-                color=style.colour,
+                color=style.color,
                 ls=style.dashes,
                 marker=style.marker,
                 ms=5,
@@ -136,17 +129,17 @@ def lines(
             )
             if curve.low:
                 axes.fill_between(
-                    curve.x, curve.low, curve.high, color=style.colour, alpha=pale, lw=0
+                    curve.x, curve.low, curve.high, color=style.color, alpha=pale, lw=0
                 )
         for name, xs, ys in broken_off:
-            axes.plot(xs, ys, color=look[name].colour, lw=0.9, alpha=0.8)
-            axes.plot(xs[-1:], ys[-1:], color=look[name].colour, marker="x", ms=8, mew=2, ls="")
+            axes.plot(xs, ys, color=styles[name].color, lw=0.9, alpha=0.8)
+            axes.plot(xs[-1:], ys[-1:], color=styles[name].color, marker="x", ms=8, mew=2, ls="")
         if broken_off:
-            axes.plot([], [], color="#555555", lw=0.9, marker="x", ms=7, label="did not finish")
+            axes.plot([], [], color=DARK_GRAY, lw=0.9, marker="x", ms=7, label="did not finish")
         axes.set(xlabel=x, ylabel=y)
         _thousands(axes)
         _scale(axes, scale)
-        _frame(axes, [value for curve in drawn.values() for value in curve.y], scale, cut)
+        _frame(axes, [value for curve in shown.values() for value in curve.y], scale, cut)
 
 
 def _scale(axes: Any, scale: str) -> None:
@@ -192,45 +185,43 @@ def _frame(axes: Any, means: list[float], scale: str, cut: tuple[float, float] |
         axes.set_ylim(low, high)
 
 
-def points(
+def plot_points(
     path: Path,
     series: Mapping[str, tuple[Sequence[tuple[float, float]], Sequence[tuple[float, float]]]],
     ticks: Mapping[float, str],
-    look: Mapping[str, Look],
+    styles: Mapping[str, LineStyle],
     *,
     title: str,
     x: str,
     y: str,
 ) -> None:
-    """Draw token ratios (filled) and sequence ratios (hollow) against lengths, logarithmically.
+    """Plot token ratios (filled) and sequence ratios (hollow) against lengths, logarithmically.
 
     Args:
         path: PNG to write.
         series: Variant to pairs of x and y, of tokens and of sequences.
         ticks: x to its label.
-        look: Variant to look.
+        styles: Variant to line style.
         title: Headline.
         x: Label of the x-axis.
         y: Label of the y-axis.
     """
-    with drawing(path, title) as axes:
+    with charted(path, title) as axes:
         for name, kinds in series.items():
-            style = look[name]
-            for pairs, fill, label in zip(
-                kinds, (style.colour, "white"), (name, None), strict=True
-            ):
+            style = styles[name]
+            for pairs, fill, label in zip(kinds, (style.color, "white"), (name, None), strict=True):
                 axes.plot(
                     [a for a, _ in pairs],
                     [b for _, b in pairs],
-                    color=style.colour,
+                    color=style.color,
                     ls=style.dashes,
                     marker=style.marker,
                     mfc=fill,
                     ms=7,
                     label=label,
                 )
-        for fill, label in (("#555555", "filled: tokens"), ("white", "hollow: sequences")):
-            axes.plot([], [], color="#555555", marker="o", mfc=fill, ls="", ms=7, label=label)
+        for fill, label in ((DARK_GRAY, "filled: tokens"), ("white", "hollow: sequences")):
+            axes.plot([], [], color=DARK_GRAY, marker="o", mfc=fill, ls="", ms=7, label=label)
         axes.set_xscale("log", base=2)
         axes.set_xticks(list(ticks), list(ticks.values()))
         axes.minorticks_off()

@@ -1,4 +1,4 @@
-"""Reads the folders of a comparison: what was planned, and what each run left behind."""
+"""The reader of a comparison's folder: its plan, and the files of each run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rlzoo.display.json_files import numbers
 from rlzoo.errors import UserError
 
 HELD_OUT = "val/accuracy"
@@ -17,7 +18,7 @@ Series = list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """One run, finished or not.
 
     Attributes:
@@ -67,21 +68,21 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RecordedComparison:
     """Everything under an output folder.
 
     Attributes:
         plan: What ``compare.json`` holds, empty if there is none.
         runs: All runs, those that were planned and never started too.
-        notes: What was odd in the folders, a sentence each.
+        notes: Oddities of the folders, a sentence each.
     """
 
     plan: dict[str, Any]
-    runs: list[Run]
+    runs: list[RecordedRun]
     notes: list[str]
 
     @property
-    def used(self) -> list[Run]:
+    def used(self) -> list[RecordedRun]:
         """Return the runs that the statistics are made of."""
         return [run for run in self.runs if not run.problem]
 
@@ -90,12 +91,12 @@ class Comparison:
         """Return the names of all variants, in the order of their runs."""
         return list(dict.fromkeys(run.variant for run in self.runs))
 
-    def of(self, variant: str) -> list[Run]:
+    def of(self, variant: str) -> list[RecordedRun]:
         """Return the runs of a variant that count, by seed."""
         return sorted((r for r in self.used if r.variant == variant), key=lambda r: r.seed)
 
 
-def collect(output_dir: Path) -> Comparison:
+def collect(output_dir: Path) -> RecordedComparison:
     """Read a comparison's folder.
 
     Args:
@@ -113,7 +114,7 @@ def collect(output_dir: Path) -> Comparison:
     notes: list[str] = []
     plan = read_object(output_dir / "compare.json", notes)
     order = {str(r.get("slug")): i for i, r in enumerate(planned(plan))}
-    found: dict[str, Run] = {}
+    found: dict[str, RecordedRun] = {}
     for path in sorted(folder.iterdir(), key=lambda p: (order.get(p.name, len(order)), p.name)):
         if path.is_dir():
             run = read_run(path, notes)
@@ -130,7 +131,7 @@ def collect(output_dir: Path) -> Comparison:
     if not found:
         raise UserError(f"{folder}: no run has a run.json; nothing to report")
     runs = sorted(found.values(), key=lambda r: order.get(r.slug, len(order)))
-    return Comparison(plan, without_doubles(runs, notes), notes)
+    return RecordedComparison(plan, without_doubles(runs, notes), notes)
 
 
 def planned(plan: dict[str, Any]) -> list[dict[str, Any]]:
@@ -154,7 +155,7 @@ def same_start(plan: dict[str, Any]) -> bool | None:
     return None if verdict is None else bool(verdict)
 
 
-def read_run(path: Path, notes: list[str]) -> Run | None:
+def read_run(path: Path, notes: list[str]) -> RecordedRun | None:
     """Read one run's folder; None, and a note, if it has no usable run.json."""
     entry = read_object(path / "run.json", notes)
     if not {"variant", "seed"} <= entry.keys():
@@ -171,24 +172,24 @@ def read_run(path: Path, notes: list[str]) -> Run | None:
     lost = sum(not math.isfinite(value) for row in rows for value in row.values())
     if lost:
         notes.append(f"{path.name}: {lost} values that are not finite left out")
-    scored = any(math.isfinite(row.get(HELD_OUT, math.nan)) for row in rows)
+    evaluated = any(math.isfinite(row.get(HELD_OUT, math.nan)) for row in rows)
     problem = ""
     if status != "done":
         problem = f"{status}, after {reached} iterations" if reached else status
         problem += f" ({entry['error']})" if entry.get("error") else ""
     elif not summary:
         problem = "no summary.json"
-    elif not scored:
+    elif not evaluated:
         problem = "no held-out accuracy"
     read = {"summary": summary, "rows": rows, "problem": problem}
     experts = read_object(beside(path, "experts.json"), notes)
     return described(path.name, entry, status, **read, experts=experts)
 
 
-def described(slug: str, entry: dict[str, Any], status: str, **read: Any) -> Run:
+def described(slug: str, entry: dict[str, Any], status: str, **read: Any) -> RecordedRun:
     """Return a run as run.json or a plan describes it."""
     seconds, axes = entry.get("seconds"), entry.get("axes")
-    return Run(
+    return RecordedRun(
         slug=slug,
         variant=str(entry["variant"]),
         algorithm=str(entry.get("algorithm", entry["variant"])),
@@ -200,9 +201,9 @@ def described(slug: str, entry: dict[str, Any], status: str, **read: Any) -> Run
     )
 
 
-def without_doubles(runs: Iterable[Run], notes: list[str]) -> list[Run]:
+def without_doubles(runs: Iterable[RecordedRun], notes: list[str]) -> list[RecordedRun]:
     """Return the runs; of two that count with one variant and seed only the first."""
-    kept: dict[tuple[str, int], Run] = {}
+    kept: dict[tuple[str, int], RecordedRun] = {}
     result = []
     for run in runs:
         key = (run.variant, run.seed)
@@ -249,8 +250,3 @@ def read_lines(path: Path, notes: list[str], slug: str) -> list[dict[str, float]
     if broken:
         notes.append(f"{slug}: unreadable lines of metrics.jsonl left out, {broken} in all")
     return rows
-
-
-def numbers(values: dict[str, Any]) -> dict[str, float]:
-    """Return what is a number."""
-    return {k: float(v) for k, v in values.items() if isinstance(v, int | float)}

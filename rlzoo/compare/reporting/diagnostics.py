@@ -1,4 +1,4 @@
-"""Which metrics get a figure over iterations, and the spread of ratios by answer length."""
+"""The metrics that are plotted over iterations, and the spread of ratios by answer length."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlzoo.compare.reporting.collect import Run
+from rlzoo.compare.reporting.collect import RecordedRun
 from rlzoo.compare.reporting.measures import average
 
 SPREAD = re.compile(r"^policy/spread/(token|sequence)_(\d+)_(\d+|up)$")
@@ -104,7 +104,7 @@ TRAINING = [
 
 
 def middle(bucket: tuple[float, float]) -> float:
-    """Return where a range of lengths is drawn; one without an end half as far again."""
+    """Return where a range of lengths stands on the axis; one without an end half as far again."""
     low, high = bucket
     return 1.5 * low if math.isinf(high) else (low + high) / 2
 
@@ -120,7 +120,7 @@ def middles(spreads: dict[tuple[float, float], float]) -> list[tuple[float, floa
     return [(middle(bucket), value) for bucket, value in sorted(spreads.items())]
 
 
-def spread_by_length(runs: Sequence[Run], kind: str) -> dict[tuple[float, float], float]:
+def spread_by_length(runs: Sequence[RecordedRun], kind: str) -> dict[tuple[float, float], float]:
     """Return the mean spread by range of lengths, of ``token`` or ``sequence`` ratios."""
     found: dict[tuple[float, float], list[float]] = {}
     for run in runs:

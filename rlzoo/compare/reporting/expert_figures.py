@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlzoo.compare.reporting.charts import drawing, shortened
-from rlzoo.compare.reporting.collect import Run
+from rlzoo.compare.reporting.charts import charted, shortened
+from rlzoo.compare.reporting.collect import RecordedRun
 from rlzoo.compare.reporting.diagnostics import Measure
 
 MAPS = 6
@@ -55,7 +55,9 @@ EXPERTS = [
 ]
 
 
-def loads(runs: Sequence[Run], when: str) -> tuple[list[int], list[list[float]], int] | None:
+def loads(
+    runs: Sequence[RecordedRun], when: str
+) -> tuple[list[int], list[list[float]], int] | None:
     """Return layers, mean load over seeds (layer by expert) and iteration; None if not known.
 
     Args:
@@ -74,8 +76,8 @@ def loads(runs: Sequence[Run], when: str) -> tuple[list[int], list[list[float]],
     return [int(i) for i in found[0]["layers"]], mean, int(found[0][when]["iteration"])
 
 
-def heat(path: Path, layers: list[int], table: list[list[float]], title: str) -> None:
-    """Draw load by layer and expert; numbers are written into cells where there is room.
+def plot_heat_map(path: Path, layers: list[int], table: list[list[float]], title: str) -> None:
+    """Plot load by layer and expert; numbers are written into cells where there is room.
 
     Args:
         path: PNG to write.
@@ -85,7 +87,7 @@ def heat(path: Path, layers: list[int], table: list[list[float]], title: str) ->
     """
     count, experts = len(layers), len(table[0])
     highest = max(2.0, *(max(row) for row in table))
-    with drawing(path, shortened(title, 46), height=1.5 + 0.32 * min(count, 24)) as axes:
+    with charted(path, shortened(title, 46), height=1.5 + 0.32 * min(count, 24)) as axes:
         image: Any = axes.imshow(table, cmap="viridis", vmin=0, vmax=highest, aspect="auto")
         axes.grid(visible=False)
         axes.set(xlabel="expert", ylabel="layer")

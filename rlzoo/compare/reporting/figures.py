@@ -1,4 +1,4 @@
-"""Which figures a comparison has, and what is written below each."""
+"""The plots of a comparison, and the caption of each."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlzoo.compare.reporting import bars, charts
-from rlzoo.compare.reporting.charts import Look
-from rlzoo.compare.reporting.collect import HELD_OUT, Comparison, Run
+from rlzoo.compare.reporting.charts import LineStyle
+from rlzoo.compare.reporting.collect import HELD_OUT, RecordedComparison, RecordedRun
 from rlzoo.compare.reporting.diagnostics import (
     CLIPPING,
     TRAINING,
@@ -18,7 +18,7 @@ from rlzoo.compare.reporting.diagnostics import (
     middles,
     spread_by_length,
 )
-from rlzoo.compare.reporting.expert_figures import EXPERTS, MAPS, heat, loads
+from rlzoo.compare.reporting.expert_figures import EXPERTS, MAPS, loads, plot_heat_map
 from rlzoo.compare.reporting.measures import (
     SMOOTHING,
     Curve,
@@ -37,7 +37,7 @@ BAND = (
 )
 SMOOTHED = f"Each seed averaged over its last {SMOOTHING} iterations."
 RANGE = "Line: mean over seeds. Band: smallest to largest seed."
-AXES: dict[str, tuple[str, Callable[[Run], dict[int, float]]]] = {
+AXES: dict[str, tuple[str, Callable[[RecordedRun], dict[int, float]]]] = {
     "iterations": ("iteration", by_iteration),
     "tokens": ("response tokens sampled", by_tokens),
     "wall-clock": ("seconds in iterations, evaluation left out", by_seconds),
@@ -50,7 +50,7 @@ CURVES = [
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of the report: a PNG, and the words that go with it."""
+    """A plot of the report: its PNG, title and caption."""
 
     section: str
     path: Path
@@ -58,8 +58,8 @@ class Picture:
     caption: str
 
 
-def draw(comparison: Comparison, results: Results, folder: Path) -> list[Picture]:
-    """Draw every figure for which there are numbers.
+def plot_figures(comparison: RecordedComparison, results: Results, folder: Path) -> list[Picture]:
+    """Plot every figure for which there are numbers.
 
     Args:
         comparison: What was read.
@@ -69,41 +69,41 @@ def draw(comparison: Comparison, results: Results, folder: Path) -> list[Picture
     Returns:
         The pictures, by section.
     """
-    look = charts.looks(comparison.variants)
+    styles = charts.line_styles(comparison.variants)
     runs = {name: found for name in comparison.variants if (found := comparison.of(name))}
-    pictures = [*_scores(results, look, folder), *_learning(comparison, runs, look, folder)]
+    pictures = [*_accuracies(results, styles, folder), *_learning(comparison, runs, styles, folder)]
     groups = (("clipping", CLIPPING), ("training", TRAINING), ("experts", EXPERTS))
     for section, measures in groups:
         for measure in measures:
-            pictures += _measure(section, measure, runs, look, folder)
+            pictures += _measure(section, measure, runs, styles, folder)
         if section == "clipping":
-            pictures += _by_length(runs, look, folder)
+            pictures += _by_length(runs, styles, folder)
     return [*pictures, *_loads(runs, folder), *_time(results, folder)]
 
 
-def _scores(results: Results, look: dict[str, Look], folder: Path) -> list[Picture]:
-    scores = [
+def _accuracies(results: Results, styles: dict[str, LineStyle], folder: Path) -> list[Picture]:
+    rows = [
         bars.Bar(
             v.variant,
             v.final.mean,
             v.final.bootstrap,
             v.final.t,
             tuple(v.final.per_seed.values()),
-            look[v.variant].colour,
-            look[v.variant].marker,
+            styles[v.variant].color,
+            styles[v.variant].marker,
         )
         for v in results.variants
         if v.final.mean is not None
     ]
     pictures = []
-    if scores:
-        path, title = folder / "final_scores.png", "Final score"
-        bars.intervals(path, scores, title=title, x="held-out accuracy, last evaluation")
+    if rows:
+        path, title = folder / "final_accuracy.png", "Final accuracy"
+        bars.plot_intervals(path, rows, title=title, x="held-out accuracy, last evaluation")
         text = (
             "Filled: mean over seeds. Hollow: single seeds. Thick bar: 95 % bootstrap interval of "
             "the mean. Thin bar: 95 % t interval. Overlap of two bars decides nothing: pairs do."
         )
-        pictures.append(Picture("scores", path, title, text))
+        pictures.append(Picture("accuracy", path, title, text))
     rows = [
         bars.Bar(
             f"{p.first} minus {p.second}",
@@ -116,7 +116,9 @@ def _scores(results: Results, look: dict[str, Look], folder: Path) -> list[Pictu
     ]
     if rows:
         path, title = folder / "differences.png", "Differences, paired by seed"
-        bars.intervals(path, rows, title=title, x="difference in accuracy", zero="no difference")
+        bars.plot_intervals(
+            path, rows, title=title, x="difference in accuracy", zero="no difference"
+        )
         text = (
             "Thick bar: 95 % t interval of this pair alone. Thin bar: widened for the number of "
             "pairs. A difference is shown only where the thin bar leaves out 0. A point without a "
@@ -127,7 +129,10 @@ def _scores(results: Results, look: dict[str, Look], folder: Path) -> list[Pictu
 
 
 def _learning(
-    comparison: Comparison, runs: dict[str, list[Run]], look: dict[str, Look], folder: Path
+    comparison: RecordedComparison,
+    runs: dict[str, list[RecordedRun]],
+    styles: dict[str, LineStyle],
+    folder: Path,
 ) -> list[Picture]:
     pictures = []
     shortest = min((run.iterations for run in comparison.used), default=0)
@@ -149,14 +154,20 @@ def _learning(
             path = folder / f"{word}_{against.replace('-', '_')}.png"
             title = f"{label.capitalize()} against {against}"
             cut = (0.0, 1.0) if metric == HELD_OUT else None
-            charts.lines(path, curves, look, title=title, x=x, y=label, cut=cut, broken_off=lost)
+            charts.plot_lines(
+                path, curves, styles, title=title, x=x, y=label, cut=cut, broken_off=lost
+            )
             caption = BAND if window == 1 else f"{SMOOTHED} {BAND}"
             pictures.append(Picture("learning", path, title, caption))
     return pictures
 
 
 def _measure(
-    section: str, measure: Measure, runs: dict[str, list[Run]], look: dict[str, Look], folder: Path
+    section: str,
+    measure: Measure,
+    runs: dict[str, list[RecordedRun]],
+    styles: dict[str, LineStyle],
+    folder: Path,
 ) -> list[Picture]:
     curves = {v: curve(seeds, measure.metric) for v, seeds in runs.items()}
     curves = {v: signed(c, measure.sign) for v, c in curves.items() if c.x}
@@ -164,10 +175,10 @@ def _measure(
         return []
     highest = max(max(c.y) for c in curves.values())
     scale = measure.scale if measure.scale != "log" or highest > 0 else "linear"
-    zeros = " Zeros are not drawn." if scale == "log" else ""
+    zeros = " Zeros are not shown." if scale == "log" else ""
     path = folder / f"{measure.file}.png"
-    charts.lines(
-        path, curves, look, title=measure.title, x="iteration", y=measure.label, scale=scale
+    charts.plot_lines(
+        path, curves, styles, title=measure.title, x="iteration", y=measure.label, scale=scale
     )
     return [Picture(section, path, measure.title, f"{measure.caption} {RANGE}{zeros}")]
 
@@ -180,7 +191,9 @@ def signed(line: Curve, sign: int) -> Curve:
     return Curve(line.x, y, low, high, line.n)
 
 
-def _by_length(runs: dict[str, list[Run]], look: dict[str, Look], folder: Path) -> list[Picture]:
+def _by_length(
+    runs: dict[str, list[RecordedRun]], styles: dict[str, LineStyle], folder: Path
+) -> list[Picture]:
     found = {
         name: (spread_by_length(seeds, "token"), spread_by_length(seeds, "sequence"))
         for name, seeds in runs.items()
@@ -193,8 +206,8 @@ def _by_length(runs: dict[str, list[Run]], look: dict[str, Look], folder: Path) 
     }
     ticks = {middle(bucket): length_range(bucket) for bucket in buckets}
     path, title = folder / "ratio_by_length.png", "Spread of ratios by answer length"
-    charts.points(
-        path, series, ticks, look, title=title, x="answer length, tokens", y="std of log-ratio"
+    charts.plot_points(
+        path, series, ticks, styles, title=title, x="answer length, tokens", y="std of log-ratio"
     )
     text = (
         "Mean over iterations and seeds. Averaging independent tokens would divide their spread "
@@ -203,7 +216,7 @@ def _by_length(runs: dict[str, list[Run]], look: dict[str, Look], folder: Path) 
     return [Picture("clipping", path, title, text)]
 
 
-def _loads(runs: dict[str, list[Run]], folder: Path) -> list[Picture]:
+def _loads(runs: dict[str, list[RecordedRun]], folder: Path) -> list[Picture]:
     pictures: list[Picture] = []
     for name, seeds in list(runs.items())[:MAPS]:
         for when in ("first", "last"):
@@ -212,7 +225,7 @@ def _loads(runs: dict[str, list[Run]], folder: Path) -> list[Picture]:
                 continue
             layers, table, iteration = found
             path = folder / f"experts_{when}_{len(pictures) // 2}.png"
-            heat(path, layers, table, f"{name}, iteration {iteration}")
+            plot_heat_map(path, layers, table, f"{name}, iteration {iteration}")
             text = (
                 f"{name}: tokens of each expert in iteration {iteration} over the mean of its "
                 "layer, averaged over seeds. A dark column is an expert that is hardly used."
@@ -226,6 +239,6 @@ def _time(results: Results, folder: Path) -> list[Picture]:
     if not rows:
         return []
     path, title = folder / "time.png", "Where an iteration's time goes"
-    bars.stacked(path, rows, title=title, x="seconds per iteration")
+    bars.plot_stacked(path, rows, title=title, x="seconds per iteration")
     text = "Mean over iterations and seeds. Rest: time of an iteration that no stage claims."
     return [Picture("time", path, title, text)]

@@ -8,14 +8,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from rlzoo.compare.reporting.collect import HELD_OUT, Run, Series
+from rlzoo.compare.reporting.collect import HELD_OUT, RecordedRun, Series
 from rlzoo.compare.reporting.statistics import t_interval
 
 SMOOTHING = 5
 STAGES = {
     "sampling": "time/rollout_s",
     "rewards": "time/rewards_s",
-    "scoring": "time/log_probs_s",
+    "log-probs": "time/log_probs_s",
     "training": "time/training_s",
 }
 
@@ -39,13 +39,13 @@ class Curve:
     n: int = 0
 
 
-def final_score(run: Run) -> float | None:
+def final_accuracy(run: RecordedRun) -> float | None:
     """Return the held-out accuracy of the last evaluation."""
     series = run.series(HELD_OUT)
     return series[-1][1] if series else None
 
 
-def area(run: Run) -> float | None:
+def area(run: RecordedRun) -> float | None:
     """Return the held-out accuracy averaged over iterations.
 
     The area under the line through all evaluations, by trapezoids, divided by its width.
@@ -80,13 +80,13 @@ def smoothed(values: Sequence[float], window: int = SMOOTHING) -> list[float]:
     return [sum(values[end - window : end]) / window for end in ends]
 
 
-def average(run: Run, name: str) -> float | None:
+def average(run: RecordedRun, name: str) -> float | None:
     """Return the mean of a metric over a run's iterations, None if it was not logged."""
     values = [v for _, v in run.series(name)]
     return sum(values) / len(values) if values else None
 
 
-def time_split(run: Run) -> dict[str, float]:
+def time_split(run: RecordedRun) -> dict[str, float]:
     """Return the mean seconds of an iteration by stage, and the rest; empty if not logged."""
     whole = average(run, "time/iteration_s")
     if whole is None:
@@ -95,17 +95,17 @@ def time_split(run: Run) -> dict[str, float]:
     return parts | {"rest": max(0.0, whole - sum(parts.values()))}
 
 
-def by_iteration(run: Run) -> dict[int, float]:
+def by_iteration(run: RecordedRun) -> dict[int, float]:
     """Return the x of every iteration when x is the iteration."""
     return {int(row["iteration"]): float(row["iteration"]) for row in run.rows}
 
 
-def by_tokens(run: Run) -> dict[int, float]:
+def by_tokens(run: RecordedRun) -> dict[int, float]:
     """Return response tokens sampled since the start, by iteration."""
     return _from_zero(run.series("tokens/total"))
 
 
-def by_seconds(run: Run) -> dict[int, float]:
+def by_seconds(run: RecordedRun) -> dict[int, float]:
     """Return seconds spent in iterations since the start, evaluations left out, by iteration."""
     total, result = 0.0, []
     for iteration, seconds in run.series("time/iteration_s"):
@@ -136,9 +136,9 @@ def trailing(series: Series, window: int = SMOOTHING) -> Series:
 
 
 def curve(
-    runs: Sequence[Run],
+    runs: Sequence[RecordedRun],
     name: str,
-    axis: Callable[[Run], dict[int, float]] = by_iteration,
+    axis: Callable[[RecordedRun], dict[int, float]] = by_iteration,
     *,
     band: Callable[[Sequence[float]], tuple[float, float] | None] = extremes,
     smooth: int = 1,

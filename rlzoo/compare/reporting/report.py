@@ -1,15 +1,13 @@
-"""Writes the report of a comparison."""
+"""The report of a comparison, from the folders of its runs to the files."""
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
 from typing import Any
 
 from rlzoo.compare.reporting import tables
-from rlzoo.compare.reporting.collect import Comparison, collect, same_start
-from rlzoo.compare.reporting.figures import Picture, draw
+from rlzoo.compare.reporting.collect import RecordedComparison, collect, same_start
+from rlzoo.compare.reporting.figures import Picture, plot_figures
 from rlzoo.compare.reporting.page import Section, markdown, page
 from rlzoo.compare.reporting.results import Results, evaluate
 from rlzoo.compare.reporting.sentences import (
@@ -19,9 +17,10 @@ from rlzoo.compare.reporting.sentences import (
     headline,
     plural,
 )
+from rlzoo.display.json_files import write_json
 
 FINAL = (
-    "Final score: held-out accuracy at the last evaluation of a run. Area under the curve: "
+    "Final accuracy: held-out accuracy at the last evaluation of a run. Area under the curve: "
     "held-out accuracy averaged over iterations, which rewards learning early."
 )
 PAIRED = (
@@ -60,7 +59,7 @@ def write_report(output_dir: Path) -> Path:
     output_dir = Path(output_dir)
     comparison = collect(output_dir)
     results = evaluate(comparison)
-    pictures = draw(comparison, results, output_dir)
+    pictures = plot_figures(comparison, results, output_dir)
     title = "Comparison of " + ", ".join(comparison.variants[:4])
     if len(comparison.variants) > 4:
         title = f"Comparison of {len(comparison.variants)} variants"
@@ -69,41 +68,47 @@ def write_report(output_dir: Path) -> Path:
     report = output_dir / "report.html"
     report.write_text(page(title, subtitle(comparison), lines, parts), encoding="utf-8")
     (output_dir / "summary.md").write_text(markdown(title, lines, parts), encoding="utf-8")
-    (output_dir / "summary.json").write_text(
-        json.dumps(as_json(comparison, results, lines), indent=2, allow_nan=False) + "\n"
-    )
+    write_json(output_dir / "summary.json", as_json(comparison, results, lines))
     return report
 
 
-def sections(comparison: Comparison, results: Results, pictures: list[Picture]) -> list[Section]:
+def sections(
+    comparison: RecordedComparison, results: Results, pictures: list[Picture]
+) -> list[Section]:
     """Return the parts of the report, in order."""
 
-    def drawn(section: str) -> list[Picture]:
+    def pictures_of(section: str) -> list[Picture]:
         return [picture for picture in pictures if picture.section == section]
 
     start = first_rollouts(comparison.plan)
     return [
         *([start] if start.urgent else []),
-        Section("scores", "Final score", [FINAL], tables.scores(results), drawn("scores")),
+        Section(
+            "accuracy",
+            "Final accuracy",
+            [FINAL],
+            tables.accuracies(results),
+            pictures_of("accuracy"),
+        ),
         Section(
             "pairs",
             "Pairs of variants",
             [PAIRED, corrections(results)] if results.pairs else (),
             tables.pairs(results),
-            drawn("pairs"),
+            pictures_of("pairs"),
         ),
-        Section("learning", "Learning curves", (), None, drawn("learning")),
+        Section("learning", "Learning curves", (), None, pictures_of("learning")),
         Section("stability", "Stability", [STABILITY], tables.stability(results)),
         Section(
             "clipping",
             "Clipping and ratios",
             [CLIPPING],
             tables.clipping(results),
-            drawn("clipping"),
+            pictures_of("clipping"),
         ),
-        Section("experts", "Mixture of experts", (), None, drawn("experts")),
-        Section("training", "Training", (), None, drawn("training")),
-        Section("time", "Cost", (), tables.budget(results), drawn("time")),
+        Section("experts", "Mixture of experts", (), None, pictures_of("experts")),
+        Section("training", "Training", (), None, pictures_of("training")),
+        Section("time", "Cost", (), tables.budget(results), pictures_of("time")),
         Section("caveats", "What this does not show", points=caveats(results, comparison)),
         *([] if start.urgent else [start]),
         Section("setup", "Setup", (), tables.setup(comparison)),
@@ -123,33 +128,23 @@ def first_rollouts(plan: dict[str, Any]) -> Section:
     return Section("first_rollouts", "Same start", [text], table, urgent=same is False)
 
 
-def subtitle(comparison: Comparison) -> str:
+def subtitle(comparison: RecordedComparison) -> str:
     """Return what was run, in one line."""
     seeds = {run.seed for run in comparison.runs}
     lengths = {int(run.summary.get("iterations", 0)) for run in comparison.used}
     parts = [plural(len(comparison.variants), "variant"), plural(len(seeds), "seed")]
     if lengths:
         parts.append(plural(max(lengths), "iteration"))
-    base = tables.flat(comparison.plan).get("base")
+    base = tables.shared_settings(comparison.plan).get("base")
     if base:
         parts.append(f"base configuration {base}")
     return ", ".join(parts)
 
 
-def as_json(comparison: Comparison, results: Results, lines: list[str]) -> dict[str, Any]:
+def as_json(comparison: RecordedComparison, results: Results, lines: list[str]) -> dict[str, Any]:
     """Return the figures and what they rest on."""
     runs = [
         {"run": r.slug, "variant": r.variant, "seed": r.seed, "problem": r.problem}
         for r in comparison.runs
     ]
-    content = {"headline": lines, **results.as_json(), "runs": runs, "notes": comparison.notes}
-    return {key: finite(value) for key, value in content.items()}
-
-
-def finite(value: Any) -> Any:
-    """Return the same with None where a number is not finite, which JSON cannot hold."""
-    if isinstance(value, dict):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return {"headline": lines, **results.as_json(), "runs": runs, "notes": comparison.notes}

@@ -6,18 +6,24 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import fmean
 from typing import Any
 
-from rlzoo.compare.reporting.collect import HELD_OUT, Comparison, Run
+from rlzoo.compare.reporting.collect import HELD_OUT, RecordedComparison, RecordedRun
 from rlzoo.compare.reporting.measures import (
     area,
     average,
-    final_score,
+    final_accuracy,
     largest_drop,
     smoothed,
     time_split,
 )
-from rlzoo.compare.reporting.statistics import Paired, bootstrap_interval, mean, paired, t_interval
+from rlzoo.compare.reporting.statistics import (
+    PairedDifference,
+    bootstrap_interval,
+    paired,
+    t_interval,
+)
 
 AVERAGES = {
     "clip_fraction": "policy/clip_fraction",
@@ -29,8 +35,8 @@ AVERAGES = {
 
 
 @dataclass(frozen=True)
-class Score:
-    """One figure per seed, its mean, and two intervals of the mean.
+class SeedSummary:
+    """A number per seed, its mean, and two intervals of the mean.
 
     Attributes:
         per_seed: Seed to value.
@@ -67,21 +73,21 @@ class VariantResult:
     axes: dict[str, Any]
     seeds: list[int]
     lost: int
-    final: Score
-    area: Score
+    final: SeedSummary
+    area: SeedSummary
     before: float | None
     measures: dict[str, float | None]
     seconds: dict[str, float]
 
 
 @dataclass(frozen=True)
-class Pair:
+class VariantPair:
     """Two variants compared on common seeds; ``area`` is not corrected and gets no verdict."""
 
     first: str
     second: str
-    final: Paired
-    area: Paired
+    final: PairedDifference
+    area: PairedDifference
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,7 @@ class Results:
     """
 
     variants: list[VariantResult]
-    pairs: list[Pair]
+    pairs: list[VariantPair]
     comparisons: int
 
     def as_json(self) -> dict[str, Any]:
@@ -103,7 +109,7 @@ class Results:
         return dataclasses.asdict(self)
 
 
-def evaluate(comparison: Comparison) -> Results:
+def evaluate(comparison: RecordedComparison) -> Results:
     """Compute the figures of a comparison.
 
     Args:
@@ -116,7 +122,7 @@ def evaluate(comparison: Comparison) -> Results:
     chosen = [(a, b) for a, b in combinations(variants, 2) if comparable(a, b)]
     count = sum(len(set(a.seeds) & set(b.seeds)) > 1 for a, b in chosen)
     pairs = [
-        Pair(
+        VariantPair(
             a.variant,
             b.variant,
             paired(a.final.per_seed, b.final.per_seed, max(1, count)),
@@ -134,11 +140,11 @@ def comparable(a: VariantResult, b: VariantResult) -> bool:
     return differing == 0 or (differing == 1 and a.algorithm == b.algorithm)
 
 
-def _variant(comparison: Comparison, name: str) -> VariantResult:
+def _variant(comparison: RecordedComparison, name: str) -> VariantResult:
     runs = comparison.of(name)
     every = [run for run in comparison.runs if run.variant == name]
     starts = [run.series(HELD_OUT)[0] for run in runs]
-    before = [score for iteration, score in starts if iteration == 0]
+    before = [accuracy for iteration, accuracy in starts if iteration == 0]
     measures = {key: _over(runs, _average(metric)) for key, metric in AVERAGES.items()}
     measures |= {
         "drop_held_out": _worst(runs, lambda r: [v for _, v in r.series(HELD_OUT)]),
@@ -155,43 +161,47 @@ def _variant(comparison: Comparison, name: str) -> VariantResult:
         axes=every[0].axes,
         seeds=[run.seed for run in runs],
         lost=len(every) - len(runs),
-        final=score({run.seed: final_score(run) for run in runs}),
-        area=score({run.seed: area(run) for run in runs}),
-        before=mean(before) if before else None,
+        final=summarize({run.seed: final_accuracy(run) for run in runs}),
+        area=summarize({run.seed: area(run) for run in runs}),
+        before=fmean(before) if before else None,
         measures=measures,
-        seconds={k: mean([s[k] for s in splits]) for k in splits[0]} if splits else {},
+        seconds={k: fmean([s[k] for s in splits]) for k in splits[0]} if splits else {},
     )
 
 
-def score(per_seed: dict[int, float | None]) -> Score:
-    """Return mean and intervals of what seeds have reached.
+def summarize(per_seed: dict[int, float | None]) -> SeedSummary:
+    """Return mean and intervals of the accuracies of all seeds.
 
     Args:
         per_seed: Seed to accuracy; seeds without one are left out.
 
     Returns:
-        The score.
+        The accuracies with their mean and its intervals.
     """
     known = {seed: value for seed, value in per_seed.items() if value is not None}
     values = list(known.values())
     boot, t = bootstrap_interval(values), t_interval(values)
-    return Score(
+    return SeedSummary(
         per_seed=known,
-        mean=mean(values) if values else None,
+        mean=fmean(values) if values else None,
         bootstrap=(boot.low, boot.high) if boot else None,
         t=(max(0.0, t.low), min(1.0, t.high)) if t else None,
     )
 
 
-def _average(metric: str) -> Callable[[Run], float | None]:
+def _average(metric: str) -> Callable[[RecordedRun], float | None]:
     return lambda run: average(run, metric)
 
 
-def _over(runs: Sequence[Run], figure: Callable[[Run], float | None]) -> float | None:
+def _over(
+    runs: Sequence[RecordedRun], figure: Callable[[RecordedRun], float | None]
+) -> float | None:
     values = [float(value) for run in runs if (value := figure(run)) is not None]
-    return mean(values) if values else None
+    return fmean(values) if values else None
 
 
-def _worst(runs: Sequence[Run], values: Callable[[Run], list[float]]) -> float | None:
+def _worst(
+    runs: Sequence[RecordedRun], values: Callable[[RecordedRun], list[float]]
+) -> float | None:
     drops = [drop for run in runs if (drop := largest_drop(values(run))) is not None]
     return max(drops) if drops else None

@@ -1,18 +1,18 @@
-"""What the figures say, in plain sentences, and what they do not."""
+"""The sentences of the report: verdicts, and the limits of what the figures show."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from rlzoo.compare.reporting.collect import Comparison, objectives, same_start
-from rlzoo.compare.reporting.results import Pair, Results
-from rlzoo.compare.reporting.statistics import Paired
+from rlzoo.compare.reporting.collect import RecordedComparison, objectives, same_start
+from rlzoo.compare.reporting.results import Results, VariantPair
+from rlzoo.compare.reporting.statistics import PairedDifference
 
 MANY = 6
 EDGE = 0.02
 NO_ROOM = (
-    "All final scores are close to 0, or all close to 1: that leaves no room for differences. Make "
-    "the task easier or harder, or change the budget."
+    "All final accuracies are close to 0, or all close to 1: that leaves no room for differences. "
+    "Make the task easier or harder, or change the budget."
 )
 SAME_SETTINGS = (
     "Settings are shared: learning rate, batch and number of updates are the same for all "
@@ -33,7 +33,7 @@ SMALL_SCALE = (
 )
 SEEDS_ONLY = (
     "Intervals cover chance between seeds only. All seeds answer the same held-out prompts, and "
-    "another set of prompts would move all scores. Scores are optimistic if settings were chosen "
+    "another set of prompts would move all accuracies. They are optimistic if settings were chosen "
     "on these prompts."
 )
 FEW_SEEDS = (
@@ -42,11 +42,11 @@ FEW_SEEDS = (
     "differences that are roughly normal; with so few seeds that cannot be checked."
 )
 SURVIVORS = (
-    "Not in the figures: {lost} of {variants}. Scores describe the runs that "
+    "Not in the figures: {lost} of {variants}. The figures describe the runs that "
     "finished; a variant whose bad runs died looks better than it is."
 )
 UNEQUAL = (
-    "Runs that count have different numbers of iterations ({numbers}). Each is scored at its own "
+    "Runs that count have different numbers of iterations ({numbers}). Each is judged at its own "
     "last evaluation."
 )
 WALL_CLOCK = (
@@ -55,7 +55,7 @@ WALL_CLOCK = (
 )
 
 
-def headline(results: Results, comparison: Comparison) -> list[str]:
+def headline(results: Results, comparison: RecordedComparison) -> list[str]:
     """Return the summary, the most important first.
 
     Args:
@@ -82,8 +82,8 @@ def headline(results: Results, comparison: Comparison) -> list[str]:
             )
     if open_:
         lines.append(no_verdicts(open_))
-    scores = [v.final.mean for v in results.variants if v.final.mean is not None]
-    if scores and (max(scores) < EDGE or min(scores) > 1 - EDGE):
+    finals = [v.final.mean for v in results.variants if v.final.mean is not None]
+    if finals and (max(finals) < EDGE or min(finals) > 1 - EDGE):
         lines.append(NO_ROOM)
     if not results.pairs:
         lines.append("There is no pair of variants that differ in one thing: nothing is compared.")
@@ -91,7 +91,7 @@ def headline(results: Results, comparison: Comparison) -> list[str]:
     return lines
 
 
-def differences(pairs: list[Pair]) -> list[str]:
+def differences(pairs: list[VariantPair]) -> list[str]:
     """Return a sentence for each variant that others beat, with all that do.
 
     Args:
@@ -100,7 +100,7 @@ def differences(pairs: list[Pair]) -> list[str]:
     Returns:
         Sentences.
     """
-    behind: dict[str, list[tuple[str, Paired]]] = {}
+    behind: dict[str, list[tuple[str, PairedDifference]]] = {}
     for pair in pairs:
         better, worse = pair.first, pair.second
         if pair.final.verdict == "lower":
@@ -128,14 +128,14 @@ def between(values: list[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def listed(pairs: list[Pair], what: str) -> str:
+def listed(pairs: list[VariantPair], what: str) -> str:
     """Return the pairs by name, or how many they are."""
     if len(pairs) > MANY:
         return f"{len(pairs)} pairs (see the table): {what}"
     return "; ".join(f"{p.first} and {p.second}" for p in pairs) + f": {what}"
 
 
-def no_verdicts(pairs: list[Pair]) -> str:
+def no_verdicts(pairs: list[VariantPair]) -> str:
     """Return the sentence of pairs about which nothing can be said, and why."""
     fewest = {p.final.n for p in pairs}
     if fewest == {1}:
@@ -147,7 +147,7 @@ def no_verdicts(pairs: list[Pair]) -> str:
     return listed(pairs, f"no verdict, {why}.")
 
 
-def counted(comparison: Comparison) -> str:
+def counted(comparison: RecordedComparison) -> str:
     """Return how many runs there are, and what became of them."""
     runs = comparison.runs
     text = f"{len(comparison.used)} of {len(runs)} runs finished and count"
@@ -161,11 +161,11 @@ def counted(comparison: Comparison) -> str:
     return f"{text}."
 
 
-def verdict(pair: Pair) -> str:
+def verdict(pair: VariantPair) -> str:
     """Return the verdict of a pair in a few words."""
     found = pair.final
     if found.verdict == "none":
-        same = "" if found.deviation else ": the same score on every seed"
+        same = "" if found.deviation else ": the same accuracy on every seed"
         return f"no difference shown{same}"
     if found.verdict != "impossible":
         return f"{pair.first} {found.verdict}"
@@ -186,7 +186,7 @@ def corrections(results: Results) -> str:
     )
 
 
-def caveats(results: Results, comparison: Comparison) -> list[str]:
+def caveats(results: Results, comparison: RecordedComparison) -> list[str]:
     """Return what a reader must keep in mind."""
     own = [str(a["label"]) for a in objectives(comparison.plan) if a.get("overrides")]
     shared = OWN_SETTINGS.format(names=", ".join(own)) if own else SAME_SETTINGS

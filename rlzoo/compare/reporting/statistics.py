@@ -6,15 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
+from scipy import optimize, stats
 
 ALPHA = 0.05
 POWER = 0.8
 RESAMPLES = 10_000
 MOST_SIGN_FLIPS = 14
-SAME = 1e-12
+DIGITS = 12
+SAME = 10.0**-DIGITS
+"""Differences of accuracies below this are rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedDifference:
     """How one variant differs from another on the seeds that both have.
 
     Attributes:
@@ -53,48 +57,9 @@ class Paired:
     verdict: str = "impossible"
 
 
-def mean(values: Sequence[float]) -> float:
-    """Return the mean, ``sum(x) / n``."""
-    return math.fsum(values) / len(values)
-
-
-def deviation(values: Sequence[float]) -> float:
-    """Return the sample standard deviation, ``sqrt(sum((x - mean)^2) / (n - 1))``."""
-    centre = mean(values)
-    return math.sqrt(math.fsum((x - centre) ** 2 for x in values) / (len(values) - 1))
-
-
-def t_inside(t: float, df: int) -> float:
-    """Return ``P(|T| < t)`` of Student's t with whole degrees of freedom, in closed form.
-
-    With ``theta = atan(t / sqrt(df))`` and ``c = cos(theta)^2``: for even ``df``
-    ``sin(theta) (1 + 1/2 c + 1*3/(2*4) c^2 + ...)``, for odd ``df``
-    ``2/pi (theta + sin(theta) cos(theta) (1 + 2/3 c + 2*4/(3*5) c^2 + ...))``.
-
-    Source: Abramowitz and Stegun, 26.7.3 and 26.7.4.
-
-    Args:
-        t: Bound, not negative.
-        df: Degrees of freedom, at least 1.
-
-    Returns:
-        The probability.
-    """
-    theta = math.atan(t / math.sqrt(df))
-    square = math.cos(theta) ** 2
-    odd = df % 2
-    term, total = 1.0, 0.0
-    for k in range((df - odd) // 2):
-        total += term
-        term *= square * (2 * k + 1 + odd) / (2 * k + 2 + odd)
-    if odd:
-        return 2 / math.pi * (theta + math.sin(theta) * math.cos(theta) * total)
-    return math.sin(theta) * total
-
-
 @lru_cache(maxsize=256)
 def t_bound(alpha: float, df: int) -> float:
-    """Return the t with ``P(|T| >= t) = alpha``, by bisection.
+    """Return the t with ``P(|T| >= t) = alpha``.
 
     Args:
         alpha: Probability left outside, between 0 and 1.
@@ -103,13 +68,7 @@ def t_bound(alpha: float, df: int) -> float:
     Returns:
         The bound: 4.303 for 0.05 and 2.
     """
-    low, high = 0.0, 1.0
-    while 1 - t_inside(high, df) > alpha:
-        high *= 2
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if 1 - t_inside(middle, df) > alpha else (low, middle)
-    return (low + high) / 2
+    return float(stats.t.isf(alpha / 2, df))
 
 
 def t_interval(values: Sequence[float], alpha: float = ALPHA) -> Interval | None:
@@ -125,8 +84,9 @@ def t_interval(values: Sequence[float], alpha: float = ALPHA) -> Interval | None
     n = len(values)
     if n < 2:
         return None
-    centre, half = mean(values), t_bound(alpha, n - 1) * deviation(values) / math.sqrt(n)
-    return Interval(centre, centre - half, centre + half)
+    # stats.t.interval would give NaN where all values are equal.
+    center, half = fmean(values), t_bound(alpha, n - 1) * stdev(values) / math.sqrt(n)
+    return Interval(center, center - half, center + half)
 
 
 def bootstrap_interval(
@@ -148,16 +108,19 @@ def bootstrap_interval(
     """
     if len(values) < 2:
         return None
-    data = np.asarray(values, dtype=np.float64)
-    drawn = np.random.default_rng(seed).integers(0, len(data), size=(resamples, len(data)))
-    low, high = np.quantile(data[drawn].mean(axis=1), [alpha / 2, 1 - alpha / 2])
-    return Interval(mean(values), float(low), float(high))
+    found = stats.bootstrap(
+        (values,),
+        np.mean,
+        n_resamples=resamples,
+        confidence_level=1 - alpha,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return Interval(fmean(values), float(found.low), float(found.high))
 
 
 def t_power(effect: float, n: int, alpha: float = ALPHA) -> float:
-    """Return the power of a paired t-test, from the noncentral t distribution.
-
-    ``P(|Z + effect sqrt(n)| > t S)`` with ``S^2 = chi2(n - 1) / (n - 1)``, integrated over S.
+    """Return the power of a paired t-test, ``P(|T| > t)`` of the noncentral t distribution.
 
     Args:
         effect: True mean difference in standard deviations of the differences.
@@ -168,22 +131,14 @@ def t_power(effect: float, n: int, alpha: float = ALPHA) -> float:
         Probability that the interval of the difference leaves out 0.
     """
     df, shift, t = n - 1, effect * math.sqrt(n), t_bound(alpha, n - 1)
-    width = 9 / math.sqrt(2 * df)
-    start = max(0.0, 1 - width)
-    step = (1 + width - start) / 2000
-    s = start + step * (np.arange(2000) + 0.5)
-    constant = math.log(2) + df / 2 * math.log(df / 2) - math.lgamma(df / 2)
-    weight = np.exp(constant + (df - 1) * np.log(s) - df * s**2 / 2) * step
-    root = math.sqrt(2)
-    beyond = [
-        (math.erfc((t * x - shift) / root) + math.erfc((t * x + shift) / root)) / 2 for x in s
-    ]
-    return float(np.dot(weight, beyond))
+    # The left tail is the right one of the mirrored distribution: nct.cdf(-t) of scipy 1.17 is NaN
+    # where the tail is tiny.
+    return float(stats.nct.sf(t, df, shift) + stats.nct.sf(t, df, -shift))
 
 
 @lru_cache(maxsize=64)
 def detectable_effect(n: int, alpha: float = ALPHA, power: float = POWER) -> float:
-    """Return the smallest effect that a paired t-test shows with this power, by bisection.
+    """Return the smallest effect that a paired t-test shows with this power.
 
     Args:
         n: Pairs, at least 2.
@@ -193,13 +148,10 @@ def detectable_effect(n: int, alpha: float = ALPHA, power: float = POWER) -> flo
     Returns:
         The effect in standard deviations of the differences.
     """
-    low, high = 0.0, 1.0
+    high = 1.0
     while t_power(high, n, alpha) < power:
-        low, high = high, high * 2
-    while high - low > 1e-4 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_power(middle, n, alpha) < power else (low, middle)
-    return (low + high) / 2
+        high *= 2
+    return float(optimize.brentq(lambda effect: t_power(effect, n, alpha) - power, 0.0, high))
 
 
 def sign_flip_p(differences: Sequence[float]) -> float | None:
@@ -214,15 +166,26 @@ def sign_flip_p(differences: Sequence[float]) -> float | None:
     Returns:
         p, or None with fewer than two differences or more than 14.
     """
-    n = len(differences)
-    if not 2 <= n <= MOST_SIGN_FLIPS:
+    if not 2 <= len(differences) <= MOST_SIGN_FLIPS:
         return None
-    signs = np.array(list(product((1.0, -1.0), repeat=n)))
-    sums = np.abs(signs @ np.asarray(differences, dtype=np.float64))
-    return float(np.mean(sums >= sums[0] * (1 - 1e-9) - SAME))
+
+    def distance(values: Any, axis: int) -> Any:
+        # Rounded: sums that are equal but for the order of addition count as equally far.
+        return np.round(np.abs(np.sum(values, axis=axis)), DIGITS)
+
+    found = stats.permutation_test(
+        (differences,),
+        distance,
+        permutation_type="samples",  # of a single sample: all choices of signs
+        n_resamples=2**MOST_SIGN_FLIPS,
+        alternative="greater",
+    )
+    return float(found.pvalue)
 
 
-def paired(first: Mapping[int, float], second: Mapping[int, float], comparisons: int = 1) -> Paired:
+def paired(
+    first: Mapping[int, float], second: Mapping[int, float], comparisons: int = 1
+) -> PairedDifference:
     """Compare two variants on the seeds that both have.
 
     The verdict is ``higher`` or ``lower`` only if the t interval at level ``0.05 / comparisons``
@@ -241,23 +204,23 @@ def paired(first: Mapping[int, float], second: Mapping[int, float], comparisons:
     values = [first[seed] - second[seed] for seed in seeds]
     n = len(values)
     if n < 2:
-        return Paired(n=n, difference=values[0] if values else None)
+        return PairedDifference(n=n, difference=values[0] if values else None)
     alpha = ALPHA / comparisons
-    centre, spread = mean(values), deviation(values)
+    center, spread = fmean(values), stdev(values)
     if spread <= SAME:
-        verdict = "none" if abs(centre) <= SAME else "impossible"
-        return Paired(n=n, difference=centre, deviation=0.0, verdict=verdict)
+        verdict = "none" if abs(center) <= SAME else "impossible"
+        return PairedDifference(n=n, difference=center, deviation=0.0, verdict=verdict)
     single, wide = t_interval(values), t_interval(values, alpha)
     assert single is not None
     assert wide is not None
     verdict = "higher" if wide.low > 0 else "lower" if wide.high < 0 else "none"
-    return Paired(
+    return PairedDifference(
         n=n,
-        difference=centre,
+        difference=center,
         deviation=spread,
         single=single,
         simultaneous=wide,
-        p=1 - t_inside(abs(centre) / spread * math.sqrt(n), n - 1),
+        p=float(stats.ttest_1samp(values, 0.0).pvalue),
         p_sign_flip=sign_flip_p(values),
         detectable=detectable_effect(n, alpha) * spread,
         verdict=verdict,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rlzoo.compare.reporting.collect import Comparison, objectives
+from rlzoo.compare.reporting.collect import RecordedComparison, objectives
 from rlzoo.compare.reporting.page import Table
 from rlzoo.compare.reporting.results import Results
 from rlzoo.compare.reporting.sentences import number, verdict
 from rlzoo.compare.reporting.statistics import Interval
 
 
-def scores(results: Results) -> Table:
-    """Return final score and area under the curve of each variant."""
-    head = ["variant", "seeds", "before", "final score", "95 % bootstrap", "95 % t"]
+def accuracies(results: Results) -> Table:
+    """Return final accuracy and area under the curve of each variant."""
+    head = ["variant", "seeds", "before", "final accuracy", "95 % bootstrap", "95 % t"]
     head += ["area under the curve", "area, 95 % t"]
     rows = [
         [
@@ -111,7 +111,7 @@ def first_rollouts(plan: dict[str, Any]) -> Table:
     return Table(["runs of", "first answers", "hash: runs"], rows)
 
 
-def runs(comparison: Comparison) -> Table:
+def runs(comparison: RecordedComparison) -> Table:
     """Return what became of each run."""
     rows = [
         [
@@ -129,11 +129,11 @@ def runs(comparison: Comparison) -> Table:
     return Table(head, rows)
 
 
-def setup(comparison: Comparison) -> Table:
+def setup(comparison: RecordedComparison) -> Table:
     """Return what was compared, from the plan and from what the runs wrote."""
     seeds = sorted({run.seed for run in comparison.runs})
     rows = [["variants", ", ".join(comparison.variants)], ["seeds", ", ".join(map(str, seeds))]]
-    for key, value in flat(comparison.plan).items():
+    for key, value in shared_settings(comparison.plan).items():
         if value not in ("null", "{}"):
             rows.append([key, value])
     for entry in objectives(comparison.plan):
@@ -148,7 +148,7 @@ def setup(comparison: Comparison) -> Table:
     return Table(["setting", ""], rows)
 
 
-def flat(plan: dict[str, Any]) -> dict[str, str]:
+def shared_settings(plan: dict[str, Any]) -> dict[str, str]:
     """Return the settings of a plan that hold for all runs."""
     special = ("runs", "first_rollouts", "algorithms", "seeds")
     return {

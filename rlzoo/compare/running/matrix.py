@@ -1,4 +1,4 @@
-"""What is compared: one file names a base configuration, objectives, seeds and further axes."""
+"""The file of a comparison: it names a base configuration, objectives, seeds and further axes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonConfig:
     """The contents of ``compare.yaml``.
 
     Attributes:
@@ -117,11 +117,11 @@ def load(path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}: {one_line(error)}") from None
     if not isinstance(given, dict):
         raise UserError(f"{path}: expected keys such as base and algorithms, got {given!r}")
-    _known(str(path), given, Comparison)
+    _known(str(path), given, ComparisonConfig)
     return given
 
 
-def build(given: Mapping[str, Any]) -> Comparison:
+def build(given: Mapping[str, Any]) -> ComparisonConfig:
     """Check the values of a comparison.
 
     Args:
@@ -145,14 +145,14 @@ def build(given: Mapping[str, Any]) -> Comparison:
         _axis(key, choices)
     if values.get("base") is None and CONFIG_AXIS not in axes:
         raise UserError("base: not set; name a configuration of rlzoo fit")
-    return Comparison(
+    return ComparisonConfig(
         algorithms=variants,
         base=values.get("base"),
         seeds=tuple(seeds),
         iterations=_integer("iterations", values["iterations"]) if "iterations" in values else None,
         axes=axes,
         overrides={key: _key(key, value) for key, value in _map("overrides", values).items()},
-        output_dir=str(values.get("output_dir", Comparison.output_dir)),
+        output_dir=str(values.get("output_dir", ComparisonConfig.output_dir)),
         jobs=_integer("jobs", values.get("jobs", 1)),
         threads=_integer("threads", values["threads"]) if "threads" in values else None,
     )
@@ -174,7 +174,7 @@ def chosen(names: Sequence[str], listed: Sequence[Any] | None) -> list[Any]:
     return [of_file.get(name, name) for name in names]
 
 
-def cells(comparison: Comparison) -> list[Cell]:
+def cells(comparison: ComparisonConfig) -> list[Cell]:
     """Return the runs: for every seed and point of the axes, all objectives.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a person sees of runs under way."""
+"""Progress of the runs: a live table on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.live import Live
 from rich.table import Table
 
-from rlzoo.compare.running.run_process import Run
+from rlzoo.compare.running.run_process import RunProcess
 
 HEADERS = ("run", "status", "iteration", "reward", "held-out", "tokens/s")
 ORDER = ("running", "failed", "killed", "planned", "done")
 
 
-def columns(run: Run) -> list[str]:
+def columns(run: RunProcess) -> list[str]:
     """Return what is shown of a run: status, iteration, reward, held-out accuracy, speed."""
     seen = run.seen
     total = "?" if run.iterations is None else run.iterations
@@ -26,7 +26,7 @@ def columns(run: Run) -> list[str]:
     return shown
 
 
-def table(runs: Sequence[Run]) -> Table:
+def table(runs: Sequence[RunProcess]) -> Table:
     """Return a table of runs, those first that are under way."""
     shown = Table(*HEADERS)
     for run in sorted(runs, key=lambda run: ORDER.index(run.status)):
@@ -37,7 +37,7 @@ def table(runs: Sequence[Run]) -> Table:
 class Lines:
     """Prints a line when a run's status changes, and at most every few seconds in between."""
 
-    def __init__(self, runs: Sequence[Run], every: float = 10.0) -> None:
+    def __init__(self, runs: Sequence[RunProcess], every: float = 10.0) -> None:
         self.runs, self.every = runs, every
         self.printed = {run.cell.slug: (run.status, columns(run), 0.0) for run in runs}
 
@@ -54,7 +54,7 @@ class Lines:
 
 
 @contextlib.contextmanager
-def watching(runs: Sequence[Run]) -> Iterator[Callable[[], None]]:
+def watching(runs: Sequence[RunProcess]) -> Iterator[Callable[[], None]]:
     """Show progress: a live table on a terminal, else lines."""
     if not sys.stdout.isatty():
         yield Lines(runs)

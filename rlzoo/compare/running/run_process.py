@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import shutil
 import signal
@@ -23,6 +22,7 @@ import torch
 import yaml
 
 from rlzoo.compare.running.matrix import Cell
+from rlzoo.display.json_files import numbers, write_json
 
 FIT = (sys.executable, "-m", "rlzoo", "fit")
 ENDING = (signal.SIGKILL, signal.SIGTERM)
@@ -36,7 +36,7 @@ UNRELATED = (
 """Settings that say where a run is written or shown, and copies of the seed."""
 
 
-def flat(settings: Any, prefix: str = "") -> dict[str, Any]:
+def flat_settings(settings: Any, prefix: str = "") -> dict[str, Any]:
     """Return settings by dotted key, without empty ones and those that change no figure."""
     if isinstance(settings, list) and any(isinstance(item, dict) for item in settings):
         settings = dict(enumerate(settings))
@@ -46,7 +46,7 @@ def flat(settings: Any, prefix: str = "") -> dict[str, Any]:
     for key, value in settings.items():
         name = f"{prefix}.{key}" if prefix else str(key)
         if name not in UNRELATED:
-            found |= flat(value, name)
+            found |= flat_settings(value, name)
     return found
 
 
@@ -59,15 +59,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def write_json(path: Path, contents: Any) -> None:
-    """Write a JSON file so that a reader finds all of it or the one before."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
-
-
 @dataclass
-class Run:
+class RunProcess:
     """A run of the matrix, and what its folder says of it.
 
     Attributes:
@@ -110,7 +103,7 @@ class Run:
         }
         if self.status in ("planned", "running") and self.finished():
             self.record["status"] = "done"  # on another machine, or after its parent was killed
-        self.look()
+        self.read_metrics()
 
     @property
     def status(self) -> str:
@@ -137,11 +130,11 @@ class Run:
         path = self.folder / "config.yaml"
         if not path.exists():
             return []
-        old, new = flat(yaml.safe_load(path.read_text(encoding="utf-8"))), self.settings
+        old, new = flat_settings(yaml.safe_load(path.read_text(encoding="utf-8"))), self.settings
         keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
         return [f"{key} {old.get(key)} -> {new.get(key)}" for key in keys]
 
-    def look(self) -> bool:
+    def read_metrics(self) -> bool:
         """Read what was added to metrics.jsonl, and say whether there was anything."""
         path, names = self.folder / "metrics.jsonl", ("reward/mean", "val/accuracy", "tokens/per_s")
         if not path.exists():
@@ -152,7 +145,7 @@ class Run:
         self.offset += len(lines) + 1 if lines else 0
         for line in lines.splitlines():
             with contextlib.suppress(ValueError):
-                values = json.loads(line)
+                values = numbers(json.loads(line))
                 self.seen |= {k: v for k, v in values.items() if k in ("iteration", *names)}
         return bool(lines)
 
@@ -201,7 +194,7 @@ class Run:
                 if path > found[1]:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.offset, self.seen = 0, {}
-        self.look()
+        self.read_metrics()
         return ["--ckpt_path", str(found[1])] if found else []
 
     def start(self, environment: dict[str, str], lock: int) -> None:
@@ -227,12 +220,12 @@ class Run:
         """Note how the process ended."""
         assert self.process is not None
         code, self.process = self.process.wait(), None
-        self.look()
+        self.read_metrics()
         seconds = round(self.record["seconds"] + time.monotonic() - self.started, 3)
         last, done = self.log_tail(1), code == 0 and self.finished()
         # Lightning stops at SIGTERM with status 0.
-        signalled = code < 0 or code - 128 in ENDING or (last and "Received SIGTERM" in last[0])
-        status = "done" if done else "killed" if stopped or signalled else "failed"
+        signaled = code < 0 or code - 128 in ENDING or (last and "Received SIGTERM" in last[0])
+        status = "done" if done else "killed" if stopped or signaled else "failed"
         if status == "failed":
             short = f"ended after {self.summary('iterations') or 0} of {self.iterations} iterations"
             self.record["error"] = last[0] if code and last else short

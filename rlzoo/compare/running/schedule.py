@@ -1,4 +1,4 @@
-"""Some runs at a time, until all are through or the user stops them."""
+"""The schedule: a few runs at a time, until all are through or the user stops them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from rlzoo.compare.running.run_process import Run
+from rlzoo.compare.running.run_process import RunProcess
 
 GRACE = 5.0
 """Seconds that a run has to end by itself before it is killed."""
 
 
 def execute(
-    runs: Sequence[Run],
+    runs: Sequence[RunProcess],
     jobs: int,
     environment: dict[str, str],
     lock: TextIO,
@@ -37,13 +37,13 @@ def execute(
         halt: Ends it, and what is running, once it is set.
     """
     waiting = [run for run in runs if run.status != "done"]
-    running: list[Run] = []
+    running: list[RunProcess] = []
     ready: set[str | None] = {None}
     try:
         while (waiting or running) and not halt.is_set():
             for run in list(running):
                 assert run.process is not None
-                if run.look():
+                if run.read_metrics():
                     ready.add(run.cold_start)
                 if run.process.poll() is not None:
                     running.remove(run)
@@ -64,7 +64,7 @@ def execute(
         watch()
 
 
-def stop(running: Sequence[Run]) -> None:
+def stop(running: Sequence[RunProcess]) -> None:
     """End processes and all they started, and mark their runs as killed."""
     until = time.monotonic() + GRACE
     for number in (signal.SIGTERM, signal.SIGKILL):

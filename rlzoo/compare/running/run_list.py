@@ -1,4 +1,4 @@
-"""The runs of a comparison: every setting checked, one length, one place each."""
+"""The list of a comparison's runs: every setting checked, a common length, a folder each."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rlzoo.compare.running import matrix
-from rlzoo.compare.running.matrix import Cell, Comparison
-from rlzoo.compare.running.run_process import Run, flat
+from rlzoo.compare.running.matrix import Cell, ComparisonConfig
+from rlzoo.compare.running.run_process import RunProcess, flat_settings
 from rlzoo.errors import UserError
 
-Settle = Callable[[list[str]], dict[str, Any]]
+ReadSettings = Callable[[list[str]], dict[str, Any]]
 """Turns arguments of ``rlzoo fit`` into all settings, or refuses them."""
 LOGGER = "lightning.pytorch.loggers.TensorBoardLogger"
 
@@ -59,12 +59,12 @@ def length(wanted: int | None, settings: dict[str, Any]) -> tuple[dict[str, Any]
     return options, wanted
 
 
-def plan(comparison: Comparison, settle: Settle) -> list[Run]:
+def list_runs(comparison: ComparisonConfig, settle: ReadSettings) -> list[RunProcess]:
     """Return the runs of a comparison, every setting checked.
 
     Args:
         comparison: What is compared.
-        settle: Checks settings.
+        settle: Turns the arguments of a run into its settings.
 
     Returns:
         Runs, with what their folders say of them.
@@ -99,10 +99,10 @@ def plan(comparison: Comparison, settle: Settle) -> list[Run]:
             "trainer.logger": {"class_path": LOGGER, "init_args": place},
         }
         runs.append(
-            Run(
+            RunProcess(
                 cell,
                 _arguments(cell, options),
-                {**flat(settings), "seed_everything": cell.seed},
+                {**flat_settings(settings), "seed_everything": cell.seed},
                 iterations,
                 json.dumps([cold, *parts]) if cold else None,
                 Path(comparison.output_dir) / "runs" / cell.slug,
@@ -117,7 +117,7 @@ def _arguments(cell: Cell, options: dict[str, Any]) -> list[str]:
     return ["--config", cell.config, *(f"--{key}={text}" for key, text in texts)]
 
 
-def first_rollouts(runs: Sequence[Run]) -> dict[str, Any]:
+def first_rollouts(runs: Sequence[RunProcess]) -> dict[str, Any]:
     """Say whether objectives began with the same answers, for each seed and point of the axes.
 
     Returns:
