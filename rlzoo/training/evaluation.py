@@ -13,7 +13,7 @@ from rlzoo.models.base import Policy
 from rlzoo.rewards.runner import RewardRunner
 from rlzoo.rollout.base import Sampler, keep_pace
 from rlzoo.training.experience import judge
-from rlzoo.training.held_out_metrics import AverageAtK, PassAtK
+from rlzoo.training.held_out_metrics import pass_at_k
 from rlzoo.training.settings import Evaluation
 from rlzoo.types import Prompts, Rewards, SamplingParams
 
@@ -35,8 +35,8 @@ class Evaluator(nn.Module):
                 f"evaluation.accuracy '{judge}' is not among the rewards; {nearest(judge, names)}"
             )
         self.settings, self.runner, self.judge = settings, runner, names.index(judge)
-        self.average, self.passed = AverageAtK(), PassAtK(settings.samples)
-        self.greedy, self.reward = MeanMetric(), MeanMetric()
+        self.average, self.greedy, self.reward = MeanMetric(), MeanMetric(), MeanMetric()
+        self.passed = MeanMetric().set_dtype(torch.float64)  # shares that float32 rounds
 
     def update(
         self, policy: Policy, sampler: Sampler, sampling: SamplingParams, prompts: Prompts
@@ -57,8 +57,8 @@ class Evaluator(nn.Module):
         warm = replace(sampling, temperature=self.settings.temperature)
         rewards = self._answer(policy, sampler, prompts, k, warm)
         correct = self._correct(rewards).view(len(prompts), k)
-        self.average.update(correct)
-        self.passed.update(correct)
+        self.average.update(correct.float())
+        self.passed.update(pass_at_k(correct, k))
         if rewards.valid.any():
             self.reward.update(rewards.totals[rewards.valid])
         cold = replace(sampling, temperature=0.0, top_p=1.0, top_k=0)

@@ -52,6 +52,8 @@ class Schedule:
                 "choose decay=linear or cosine"
             )
 
+    # Not transformers' schedulers: their warm-up begins at a rate of 0, so that the first update of
+    # a run does nothing, and only one of them keeps a share of the rate at the end.
     def factor(self, update: int, total: float) -> float:
         """Return the share of the full rate for one update.
 

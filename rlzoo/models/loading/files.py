@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import platformdirs
 import torch
 
 from rlzoo.errors import UserError
@@ -18,10 +19,8 @@ logger = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
-    """Return ``$RLZOO_CACHE``, else ``$XDG_CACHE_HOME/rlzoo``, else ``~/.cache/rlzoo``."""
-    if os.environ.get("RLZOO_CACHE"):
-        return Path(os.environ["RLZOO_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlzoo"
+    """Return ``$RLZOO_CACHE``, else the folder for caches of this user and system."""
+    return Path(os.environ.get("RLZOO_CACHE") or platformdirs.user_cache_path("rlzoo"))
 
 
 def locate(path: str, gguf_file: str | None) -> tuple[str, Path | None]:
