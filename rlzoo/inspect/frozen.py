@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from rlzoo.filters import Iteration
 from rlzoo.models.base import Policy
 from rlzoo.ops import Denominators, aggregation_weights, token_ratio
 from rlzoo.strategies.master_weights import with_masters
-from rlzoo.strategies.stepping import clip_and_step
+from rlzoo.strategies.stepping import take_update
 from rlzoo.training.checkpoint import Checkpoint, rebuilt, with_weights
 from rlzoo.training.data import PromptDataModule
 from rlzoo.training.experience import judge, over_micro_batches
@@ -192,14 +193,16 @@ def move(run: InspectedRun, frozen: Frozen, updates: int) -> tuple[Frozen, str]:
     rows = (advantages != 0).any(-1).nonzero().flatten()
     parts = rows_of_parts(experience, rows, frozen.micro_batch_tokens)
     optimizer.zero_grad()
+
+    def loss(part: Tensor) -> Tensor:
+        predicted = module.policy.log_probs(frozen.rollouts.sequences(part), frozen.temperature)
+        width = predicted.log_probs.shape[1]
+        ratio = token_ratio(predicted.log_probs, frozen.old_log_probs[part, :width])
+        return -(weights[part, :width] * ratio).sum()
+
+    losses = [partial(loss, part) for part in parts]
     for _ in range(updates):
-        for part in parts:
-            predicted = module.policy.log_probs(frozen.rollouts.sequences(part), frozen.temperature)
-            width = predicted.log_probs.shape[1]
-            ratio = token_ratio(predicted.log_probs, frozen.old_log_probs[part, :width])
-            loss = -(weights[part, :width] * ratio).sum()
-            loss.backward()  # type: ignore[no-untyped-call]
-        clip_and_step(module.policy, optimizer, module.settings.max_grad_norm)
+        take_update(module.policy, optimizer, losses, module.settings.max_grad_norm)
     return seen_by(module.policy, frozen), state
 
 

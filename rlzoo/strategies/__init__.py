@@ -2,14 +2,13 @@
 
 from rlzoo.strategies.deepspeed.strategy import DeepSpeedExpertParallelStrategy
 from rlzoo.strategies.fsdp2 import FSDP2Strategy, shard_model
-from rlzoo.strategies.stepping import accumulating, clip_and_step, is_engine, training_pass
+from rlzoo.strategies.stepping import is_engine, take_update, training_pass
 
 __all__ = [
     "DeepSpeedExpertParallelStrategy",
     "FSDP2Strategy",
-    "accumulating",
-    "clip_and_step",
     "is_engine",
     "shard_model",
+    "take_update",
     "training_pass",
 ]

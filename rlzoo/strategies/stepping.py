@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from rlzoo.models.forward import predict
@@ -26,6 +27,31 @@ def training_pass(model: Any) -> Callable[..., dict[str, Any]]:
         model: The trainer's model, wrapped by the strategy or not.
     """
     return model if is_engine(model) else predict
+
+
+def take_update(
+    model: Any,
+    optimizer: Any,
+    losses: Sequence[Callable[[], Tensor]],
+    max_norm: float,
+    backward: Callable[[Tensor], None] = Tensor.backward,
+) -> tuple[float, bool]:
+    """Take one optimizer step over micro-batches: training, cold start and inspection alike.
+
+    Args:
+        model: What computes the losses, wrapped by a strategy or not.
+        optimizer: Of its parameters, or Lightning's wrapper of one; it holds no gradients yet.
+        losses: A function per micro-batch that returns its share of the step's loss.
+        max_norm: Gradients are scaled down to this norm; 0 is off.
+        backward: What makes gradients of a loss.
+
+    Returns:
+        The norm before clipping, over all ranks and experts, and whether the step was taken.
+    """
+    for i, loss in enumerate(losses):
+        with accumulating(model, last=i + 1 == len(losses)):
+            backward(loss())
+    return clip_and_step(model, optimizer, max_norm)
 
 
 def clip_and_step(model: Any, optimizer: Any, max_norm: float) -> tuple[float, bool]:

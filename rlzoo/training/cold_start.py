@@ -16,13 +16,15 @@ from typing import Any
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from rlzoo import distributed
 from rlzoo.configuration.recorded import Recorded
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
 from rlzoo.models.loading.files import cache_folder
-from rlzoo.strategies.master_weights import stepped, with_masters
+from rlzoo.strategies.master_weights import with_masters
+from rlzoo.strategies.stepping import take_update
 from rlzoo.tasks.base import Example, Task
 from rlzoo.tasks.tabular import TabularTask
 from rlzoo.types import Sequences
@@ -33,6 +35,10 @@ log = logging.getLogger("rlzoo")
 def _examples(task: Task, size: int, seed: int) -> Sequence[Example]:
     # A table has the rows it has; they are used again once all were.
     return task.examples("train", None if isinstance(task, TabularTask) else size, seed)
+
+
+def _given(loss: Tensor) -> Tensor:
+    return loss
 
 
 class ColdStart(Recorded):
@@ -134,12 +140,8 @@ class ColdStart(Recorded):
         for step in range(steps):
             chosen = [examples[(step * batch + i) % len(examples)] for i in range(batch)]
             sequences = self._sequences(policy, task, chosen, rng)
-            log_probs = policy.log_probs(sequences).log_probs
-            loss = -log_probs.sum() / sequences.mask.sum()
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(stepped(optimizer), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
+            loss = -policy.log_probs(sequences).log_probs.sum() / sequences.mask.sum()
+            take_update(policy, optimizer, [partial(_given, loss)], 1.0)
             if (step + 1) % max(1, steps // 6) == 0:
                 spent = time.perf_counter() - started
                 log.info("cold start %d/%d  loss %.3f  %.1f s", step + 1, steps, float(loss), spent)

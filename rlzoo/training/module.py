@@ -6,11 +6,13 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import yaml
+from torch import Tensor
 from typing_extensions import Self
 
 from rlzoo import __version__, distributed
@@ -21,13 +23,13 @@ from rlzoo.filters import Iteration
 from rlzoo.models.forward import predict
 from rlzoo.rewards.runner import RewardRunner
 from rlzoo.rollout.base import keep_pace
-from rlzoo.strategies import accumulating, clip_and_step, shard_model, training_pass
+from rlzoo.strategies import shard_model, take_update, training_pass
 from rlzoo.training.checkpoint import read_checkpoint, rebuilt, with_weights
 from rlzoo.training.checks import check_settings, check_trainer
 from rlzoo.training.evaluation import Evaluator
 from rlzoo.training.experience import finish, judge, reward_stats, rollout_stats, timed
 from rlzoo.training.learner import Learner
-from rlzoo.training.minibatches import Minibatch
+from rlzoo.training.minibatches import MicroBatch, Minibatch
 from rlzoo.training.optimizer import build_optimizer
 from rlzoo.training.random_states import collect_rng, restore_rng
 from rlzoo.training.settings import Settings
@@ -210,13 +212,15 @@ class RLModule(L.LightningModule):
     ) -> None:
         """Take one optimizer step over the micro-batches of a minibatch."""
         optimizer: Any = self.optimizers()
-        for i, micro in enumerate(minibatch.micro_batches):
-            last = i + 1 == len(minibatch.micro_batches)
-            with accumulating(self.trainer.model, last=last):
-                loss = self.learner.loss(experience, minibatch, micro, stats, on_policy=on_policy)
-                # DDP averages gradients over ranks, and each rank holds a share of one sum.
-                self.manual_backward(loss * distributed.world_size())
-        norm, finite = clip_and_step(self.trainer.model, optimizer, self.settings.max_grad_norm)
+
+        def loss(micro: MicroBatch) -> Tensor:
+            share = self.learner.loss(experience, minibatch, micro, stats, on_policy=on_policy)
+            # DDP averages gradients over ranks, and each rank holds a share of one sum.
+            return share * distributed.world_size()
+
+        losses = [partial(loss, micro) for micro in minibatch.micro_batches]
+        model, limit = self.trainer.model, self.settings.max_grad_norm
+        norm, finite = take_update(model, optimizer, losses, limit, self.manual_backward)
         if finite:
             stats.add("optim/grad_norm", norm, 1)
         else:
