@@ -88,9 +88,9 @@ def nearest_key(name: str, known: list[str]) -> str:
     if hint.startswith("did you mean"):
         return hint
     group = name.rpartition(".")[0]
-    siblings = [key for key in known if key.rpartition(".")[0] == group]
+    siblings = [key.rpartition(".")[2] for key in known if key.rpartition(".")[0] == group]
     if siblings:
-        return f"keys of {group}: " + ", ".join(key.rpartition(".")[2] for key in siblings)
+        return f"keys{f' of {group}' if group else ''}: {', '.join(siblings)}"
     return "see --help for the keys there are"
 
 

@@ -1,76 +1,39 @@
-"""The command ``rlzoo plan``: what a configuration of fit needs, before anything is loaded."""
+"""What a configuration of fit needs, in words and as JSON, before anything is loaded."""
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rlzoo.errors import UserError
 from rlzoo.plan import speed
-from rlzoo.plan.hardware import PRESETS, Hardware, hardware
+from rlzoo.plan.hardware import Hardware
 from rlzoo.plan.job import Job, job_of
 from rlzoo.plan.memory import parts, peaks
 
-Settle = Callable[[list[str]], dict[str, Any]]
 GB = 1e9
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see rlzoo plan --help")
-
-
-def arguments(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Split a command line into the plan's own options and those of ``rlzoo fit``.
-
-    Raises:
-        UserError: If a value makes no sense.
-    """
-    about = "Say what a run needs: parameters, bytes per process, bounds on its speed. No weights "
-    about += "are loaded. Takes every option of rlzoo fit, and those below. GB are 10^9 bytes."
-    parser = _Parser(prog="rlzoo plan", description=about, allow_abbrev=False)
-    add = parser.add_argument
-    add("--config", action="append", default=[], help="as for rlzoo fit; may be given repeatedly")
-    add("--hardware", help=f"data sheet of {', '.join(PRESETS)}; the options below replace parts")
-    add("--memory_gb", type=float, help="memory of a device: does the run fit?")
-    add("--tflops", type=float, help="bf16 matrix products of a device, 10^12 operations per s")
-    add("--bandwidth_gb_s", type=float, help="a device's reading of its own memory")
-    add("--interconnect_gb_s", type=float, help="slowest link of a device, one direction")
-    add("--prompt_tokens", type=int, default=512, help="length of a prompt; 512 by default")
-    add("--json", metavar="FILE", help="write the plan there too")
-    given, rest = parser.parse_known_args(list(args))
-    if not given.config and not rest:
-        raise UserError("give --config FILE, as for rlzoo fit; see rlzoo plan --help")
-    return given, [*(word for file in given.config for word in ("--config", file)), *rest]
-
-
-def plan(args: Sequence[str], settle: Settle) -> None:
+def print_plan(
+    settings: dict[str, Any], prompt_tokens: int, device: Hardware, target: Path | None = None
+) -> None:
     """Print what a run needs.
 
     Args:
-        args: The command line after ``rlzoo plan``.
-        settle: Turns arguments of ``rlzoo fit`` into all settings, or refuses them.
+        settings: All settings of the run.
+        prompt_tokens: Length of a prompt.
+        device: What each process runs on.
+        target: File for the plan as JSON.
 
     Raises:
-        UserError: If the run would be refused, or depends on what only a machine can tell.
+        UserError: If the run depends on what only a machine can tell, or the file has no folder.
     """
-    given, rest = arguments(args)
-    device = hardware(
-        given.hardware,
-        memory_gb=given.memory_gb,
-        tflops=given.tflops,
-        bandwidth_gb_s=given.bandwidth_gb_s,
-        interconnect_gb_s=given.interconnect_gb_s,
-    )
-    job = job_of(settle(rest), given.prompt_tokens)
+    job = job_of(settings, prompt_tokens)
     for line in [*model_lines(job), "", *memory_lines(job, device), "", *speed_lines(job, device)]:
         print(line)
-    if given.json:
-        target = Path(given.json)
+    if target is not None:
         if not target.parent.is_dir():
             raise UserError(f"--json {target}: there is no folder {target.parent}")
         target.write_text(json.dumps(record(job, device), indent=2) + "\n", encoding="utf-8")

@@ -232,9 +232,9 @@ def test_setting_that_cannot_act(refused, changes, parts):
 
 def test_weights_that_fsdp2_would_round():
     trainer = SimpleNamespace(precision="32-true", precision_plugin=None, strategy=FSDP2Strategy())
-    module = SimpleNamespace(trainer=trainer, policy=SimpleNamespace(dtype="bfloat16"))
+    settings = SimpleNamespace(policy=SimpleNamespace(dtype="bfloat16"))
     with pytest.raises(UserError, match=r"model\.policy\.dtype bfloat16.*fsdp2.*bf16-mixed"):
-        check_trainer(module)
+        check_trainer(settings, trainer)
 
 
 @pytest.mark.parametrize(("minibatches", "near"), [(5, "2 or 4"), (3, "2 or 4"), (32, "8 or 16")])

@@ -7,12 +7,12 @@ import pytest
 import torch
 from tiny_runs import rlzoo
 
-from rlzoo.cli.commands import load_policy
 from rlzoo.inspect.command import Request, examine
-from rlzoo.inspect.frozen import freeze, move, rebuild
+from rlzoo.inspect.frozen import freeze, inspected, move
 from rlzoo.inspect.gradients import dot, gradients
 from rlzoo.inspect.tokens import choose, find, look
 from rlzoo.objective.loss import policy_loss
+from rlzoo.training.build import read_checkpoint
 from rlzoo.types import PolicyBatch
 
 pytestmark = pytest.mark.timeout(60)
@@ -104,7 +104,7 @@ def test_the_same_seed_gives_the_same_and_another_does_not(found):
 
 
 def test_groups_add_up_to_the_gradient_of_the_whole_step(checkpoint):
-    run = rebuild(str(checkpoint), load_policy)
+    run = inspected(read_checkpoint(str(checkpoint)))
     frozen = freeze(run, 3, 4, 0)
     (item,), _ = choose([find("CISPO")], run.module.learner, 4)
     view = look(item, frozen)
@@ -121,7 +121,7 @@ def test_groups_add_up_to_the_gradient_of_the_whole_step(checkpoint):
 
 def test_the_gradient_is_that_of_the_loss_on_the_live_model(checkpoint):
     """Off-policy, in float32, without the detour over log-probabilities and groups."""
-    run = rebuild(str(checkpoint), load_policy)
+    run = inspected(read_checkpoint(str(checkpoint)))
     frozen, _ = move(run, freeze(run, 4, 4, 0), 1)
     (item,), _ = choose([find("GSPO")], run.module.learner, 4)
     policy = run.module.policy
@@ -152,7 +152,7 @@ def test_a_checkpoint_that_names_what_is_gone_is_refused(checkpoint, tmp_path):
 
 def test_the_whole_zoo_at_once(checkpoint):
     seen = examine(
-        rebuild(str(checkpoint), load_policy), Request(("all",), prompts=3, group_size=3)
+        inspected(read_checkpoint(str(checkpoint))), Request(("all",), prompts=3, group_size=3)
     )
     assert seen["left_out"] == {}
     assert all(math.isfinite(facts["grad_norm"]) for facts in seen["objectives"].values())
