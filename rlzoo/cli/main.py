@@ -54,6 +54,7 @@ def main(args: list[str] | None = None) -> None:
     sys.path.insert(0, os.getcwd())
     quiet()
     try:
+        # Here and not above: it refuses other versions of jsonargparse, which is one line as well.
         from rlzoo.cli import jsonargparse_internals
 
         jsonargparse_internals.install()

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from rlzoo.cli.commands.fit import RLCLI, lightning_command
+from rlzoo.cli.jsonargparse_internals import parser_of
 
 log = logging.getLogger("rlzoo")
 
@@ -46,5 +47,5 @@ def settle(args: list[str]) -> dict[str, Any]:
         cli = lightning_command(["fit", *args], Settled)
     finally:
         log.setLevel(level)
-    settings: dict[str, Any] = yaml.safe_load(cli._parser("fit").dump(cli.config["fit"]))
+    settings: dict[str, Any] = yaml.safe_load(parser_of(cli, "fit").dump(cli.config["fit"]))
     return settings

@@ -13,6 +13,7 @@ import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from rlzoo.callbacks import CollapseMonitor, IterationCheckpoint, Report
+from rlzoo.cli.jsonargparse_internals import keys_of, parser_of
 from rlzoo.cli.messages import explain
 from rlzoo.errors import UserError
 from rlzoo.strategies.deepspeed.checks import check_installed
@@ -81,7 +82,7 @@ class RLCLI(LightningCLI):
         """Instantiate, and hand the resolved configuration to the module, for its checkpoints."""
         super().instantiate_classes()
         command = str(self.subcommand)
-        config = self._parser(command).dump(self.config[command], skip_link_targets=False)
+        config = parser_of(self, command).dump(self.config[command], skip_link_targets=False)
         self.model.carry(config)
 
 
@@ -121,11 +122,6 @@ def check_strategy(trainer: Any) -> None:
         )
 
 
-def keys_of(parser: LightningArgumentParser) -> list[str]:
-    """Return every key a parser knows."""
-    return [action.dest for action in parser._actions if action.dest not in ("help", "config")]
-
-
 def lightning_command(args: list[str], kind: type[RLCLI] = RLCLI) -> RLCLI:
     """Run fit or validate.
 
@@ -159,7 +155,7 @@ def lightning_command(args: list[str], kind: type[RLCLI] = RLCLI) -> RLCLI:
             load_from_checkpoint_support=False,
         )
     except argparse.ArgumentError as error:
-        keys = keys_of(cli[0]._subcommand_parsers[args[0]]) if cli else []
+        keys = keys_of(parser_of(cli[0], args[0])) if cli else []
         raise UserError(broken_file(args) + explain(str(error), keys)) from error
     return cli[0]
 
