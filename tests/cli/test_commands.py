@@ -1,6 +1,7 @@
 """Help, lists, configurations: what a user reads and what the repository ships."""
 
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -156,6 +157,33 @@ def test_what_needs_no_library_waits_for_none(word):
     )
     assert run.stdout.splitlines()[0].startswith("rlzoo" if word == "--help" else __version__)
     assert run.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize(
+    ("word", "unbuffered"), [("--help", ""), ("--help", "1"), ("algorithms", "")]
+)
+def test_a_reader_that_leaves_early_is_no_error(word, unbuffered):
+    """As under ``rlzoo --help | head -1``."""
+    run = subprocess.Popen(
+        [sys.executable, "-m", "rlzoo", word],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    run.stdout.close()
+    assert run.stderr.read() == b""
+    assert run.wait() == 1
+
+
+def test_another_pipe_that_breaks_is_still_an_error(monkeypatch, capsys):
+    from rlzoo import __main__ as start
+
+    def broken(_):
+        raise BrokenPipeError("of a worker")
+
+    monkeypatch.setattr(start, "answered", broken)
+    with pytest.raises(BrokenPipeError, match="of a worker"):
+        start.main()
 
 
 def test_the_package_runs_as_a_module(tmp_path):
