@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rlzoo.display.tables import aligned
 from rlzoo.errors import UserError
 from rlzoo.plan import speed
 from rlzoo.plan.hardware import Hardware
@@ -66,20 +67,21 @@ def memory_lines(job: Job, device: Hardware) -> list[str]:
     lines = parts(job)
     total = peaks(lines)
     name, unit = ("GB", GB) if _most(total) >= GB else ("MB", 1e6)
-    table = [f"{name + ' per process':28}{'rollout':>10}{'training':>10}"]
+    rows: list[tuple[str, ...]] = [(f"{name} per process", "rollout", "training", "")]
     for part in lines:
-        cells = [f"{part.size / unit:10.2f}" if there else " " * 10 for there in _places(part)]
-        where = " (on the host)" if part.host else ""
-        table.append(f"{part.name:28}{''.join(cells)}   {part.how}{where}")
-    table.append(f"{'sum':28}{total['rollout'] / unit:10.2f}{total['training'] / unit:10.2f}")
+        cells = [f"{part.size / unit:.2f}" if there else "" for there in _places(part)]
+        rows.append((part.name, *cells, f" {part.how}{' (on the host)' if part.host else ''}"))
+    sums = (f"{total[phase] / unit:.2f}" for phase in ("rollout", "training"))
+    rows.append(("sum", *sums, ""))
+    table = aligned(rows, "lrrl", least=(26, 10, 8))
     if device.memory_gb is not None:
         table.append(_verdict(total, device.memory_gb))
-    table += ["", f"{'the same run under':28}{name + ', most at once':>18}"]
+    rows = [("the same run under", f"{name}, most at once", "")]
     for other in job.sharding.alternatives(job.anatomy.experts):
         need = _most(peaks(parts(job.under(other))))
         fits = device.memory_gb is not None and need <= device.memory_gb * GB
-        table.append(f"  {other.words:34}{need / unit:10.2f}{'   fits' * fits}")
-    return table
+        rows.append((f"  {other.words}", f"{need / unit:.2f}", " fits" if fits else ""))
+    return [*table, "", *aligned(rows, "lrl", least=(26, 18))]
 
 
 def speed_lines(job: Job, device: Hardware) -> list[str]:

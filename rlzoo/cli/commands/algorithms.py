@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from rlzoo.algorithms import Algorithm, discover
 from rlzoo.cli.parser import Parser
+from rlzoo.display.tables import aligned
 from rlzoo.errors import UserError, nearest
 from rlzoo.objective.gradient_weight import clip_effect, ratio_unit, sources
 
@@ -35,7 +36,4 @@ def print_zoo(zoo: Mapping[str, type[Algorithm]]) -> None:
         defaults = ", ".join(f"{p.name}={p.default}" for p in parameters)
         unit, effect = ratio_unit(cls()), clip_effect(cls())
         rows.append((name, unit, effect, cls.aggregation, cls.advantage, sources(cls), defaults))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+    print("\n".join(aligned(rows, "l")))
