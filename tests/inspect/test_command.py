@@ -106,7 +106,7 @@ def test_the_same_seed_gives_the_same_and_another_does_not(found):
 def test_groups_add_up_to_the_gradient_of_the_whole_step(checkpoint):
     run = inspected(read_checkpoint(str(checkpoint)))
     frozen = freeze(run, 3, 4, 0)
-    (item,), _ = choose([find("CISPO")], run.module.learner, 4)
+    (item,), _ = choose([find("CISPO")], run.module.settings, 4)
     view = look(item, frozen)
     gradient = gradients(run.module.policy, frozen, {"CISPO": view})["CISPO"]
     policy = run.module.policy
@@ -123,7 +123,7 @@ def test_the_gradient_is_that_of_the_loss_on_the_live_model(checkpoint):
     """Off-policy, in float32, without the detour over log-probabilities and groups."""
     run = inspected(read_checkpoint(str(checkpoint)))
     frozen, _ = move(run, freeze(run, 4, 4, 0), 1)
-    (item,), _ = choose([find("GSPO")], run.module.learner, 4)
+    (item,), _ = choose([find("GSPO")], run.module.settings, 4)
     policy = run.module.policy
     found = gradients(policy, frozen, {"GSPO": look(item, frozen)})["GSPO"]
     predicted = policy.log_probs(frozen.rollouts.sequences(torch.arange(16)), frozen.temperature)
