@@ -31,7 +31,7 @@ def planned(words: list[str]) -> str:
     found = [str(ROOT / word) if word.startswith("configs/") else word for word in words]
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        main.sizing.plan(found, main.settle)
+        main.main(["plan", *found])
     # Importing DeepSpeed where there is no GPU prints a dated warning.
     return re.sub(r"^\[\d{4}-.*\n", "", out.getvalue(), flags=re.M)
 
@@ -66,7 +66,6 @@ def filled(text: str) -> str:
         text: The page; ``<!-- plan: OPTIONS -->`` stands above a fenced block, ``<!-- plans -->``
             above a table.
     """
-    main.jsonargparse_internals.install()
     text = re.sub(
         r"(<!-- plan: (.*) -->\n```text\n).*?(```\n)",
         lambda m: f"{m[1]}$ rlzoo plan {m[2]}\n{planned(shlex.split(m[2]))}{m[3]}",

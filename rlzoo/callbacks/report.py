@@ -11,13 +11,12 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
-from rich.console import Console
-from rich.table import Table
 
 from rlzoo.callbacks.checkpoint import run_folder
 from rlzoo.callbacks.expert_loads import write_loads
 from rlzoo.callbacks.plots import plot_rewards
 from rlzoo.display.json_files import append_json_line, write_json
+from rlzoo.display.tables import show
 from rlzoo.errors import UserError
 from rlzoo.training.startup import total_iterations
 
@@ -136,9 +135,7 @@ class Report(Callback):
             return
         rollouts, rewards = module.last_rollouts
         names = module.runner.names
-        table = Table(title=f"answers at iteration {done}", title_justify="left")
-        for name in ("prompt", "answer given", "expected", *names):
-            table.add_column(name, overflow="fold")
+        table = []
         lines = ["| prompt | answer given | expected | " + " | ".join(names) + " |"]
         lines.append("|---" * (3 + len(names)) + "|")
         step = max(1, len(rollouts) // self.samples)
@@ -147,9 +144,9 @@ class Report(Callback):
             given = rollouts.completions[row] + ("" if rollouts.terminated[row] else " [cut]")
             shown = ["-" if x is None else f"{x:.3g}" for x in rewards.table[row]]
             cells = [_short(prompt.text), _short(given), _short(prompt.target), *shown]
-            table.add_row(*(cell.replace("[", r"\[") for cell in cells))
+            table.append(cells)
             lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
-        Console().print(table)
+        show(f"answers at iteration {done}", ("prompt", "answer given", "expected", *names), table)
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger):
                 logger.experiment.add_text("samples", "\n".join(lines), done)

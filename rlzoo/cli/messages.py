@@ -4,34 +4,39 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable
+from abc import ABCMeta
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
+from typing import Any, get_args, get_origin, get_type_hints
 
-from rlzoo.advantages import Advantage
-from rlzoo.algorithms.base import Algorithm
 from rlzoo.errors import nearest
-from rlzoo.filters import Filter
-from rlzoo.models.base import Policy
-from rlzoo.models.critic import Critic
-from rlzoo.objective.corrections import Correction
-from rlzoo.rewards.base import Reward
-from rlzoo.rollout.base import Sampler
-from rlzoo.tasks.base import Task
-from rlzoo.training.control import Controller
+from rlzoo.training.data import PromptDataModule
+from rlzoo.training.settings import Settings
+
+HINTS: dict[str, Any] = {
+    f"{section}.{name}": hint
+    for section, declared in (("model", Settings), ("data", PromptDataModule.__init__))
+    for name, hint in get_type_hints(declared).items()
+    if name != "return"
+}
+"""Every key of ``model:`` and ``data:``, with its type."""
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    parts = get_args(hint)
+    if not parts:
+        yield hint
+    for part in parts:
+        yield from _parts(part)
+
 
 FAMILIES: dict[str, type] = {
-    "model.algorithm": Algorithm,
-    "model.advantage": Advantage,
-    "model.policy": Policy,
-    "model.critic": Critic,
-    "model.corrections": Correction,
-    "model.control": Controller,
-    "model.filters": Filter,
-    "model.rewards": Reward,
-    "model.sampler": Sampler,
-    "data.task": Task,
+    key: kind for key, hint in HINTS.items() for kind in _parts(hint) if isinstance(kind, ABCMeta)
 }
 """Configuration keys whose values are class names, and what the class must be."""
+
+LISTS = {key for key, hint in HINTS.items() if get_origin(hint) in (list, Sequence)}
+"""Configuration keys whose values are lists."""
 
 
 def class_names(base: type) -> list[str]:
@@ -55,14 +60,29 @@ def explain(message: str, keys: Iterable[str]) -> str:
     Returns:
         One line.
     """
-    known = list(keys)
+    found = re.search(r'[Pp]arser key "(.+?)"', message)
+    key = found[1] if found else ""
+    line = (
+        _no_such_key(message, list(keys))
+        or _no_such_setting(message, key)
+        or _one_item(message, key)
+        or _not_set(message)
+        or _no_such_class(message, key)
+    )
+    return line or re.sub(r"\s+", " ", message).strip()
+
+
+def _no_such_key(message: str, known: list[str]) -> str | None:
     if found := re.search(r"unrecognized arguments: (.*)", message):
         words = [w for w in found[1].split() if w.startswith("-")] or found[1].split()
         return f"{words[0]}: no such option; {nearest_key(words[0].lstrip('-'), known)}"
     if found := re.search(r"does not accept option '(.+?)'", message):
         return f"{found[1]}: no such key; {nearest_key(found[1], known)}"
-    key = (re.search(r'[Pp]arser key "(.+?)"', message) or [None, ""])[1]
-    if found := re.search(
+    return None
+
+
+def _no_such_setting(message: str, key: str) -> str | None:
+    found = re.search(
         r"class_path '(?P<path>.+?)':\s*(?:Validation failed: )?"
         r"Option '(?P<option>.+?)' is not accepted",
         message,
@@ -70,16 +90,34 @@ def explain(message: str, keys: Iterable[str]) -> str:
         r"Option '(?P<option>.+?)' is not accepted\. "
         r"Got value: Namespace\(class_path='(?P<path>.+?)'",
         message,
-    ):
-        return f"{key}: {_not_read(found['path'], found['option'])}"
+    )
+    return f"{key}: {_not_read(found['path'], found['option'])}" if found else None
+
+
+def _one_item(message: str, key: str) -> str | None:
+    """Answer one item of a list that stands where the list should."""
+    found = re.search(r"Expected a <class '(?:list|collections.abc.Sequence)'>.*: (.*)", message)
+    if not found or key not in LISTS:
+        return None
+    item = found[1].strip()
+    if re.fullmatch(r"[\w.]+", item):
+        return f"{key}: it is a list; write --{key}+={item}, or [{item}] in a file"
+    return f"{key}: it is a list; give its items in brackets, or after a dash each"
+
+
+def _not_set(message: str) -> str | None:
     if found := re.search(r"arguments are required: (.*)", message):
         missing = re.sub(r"\b(fit|validate)\.", "", found[1])
         return f"{missing}: not set; name a file with --config, or see --help"
+    return None
+
+
+def _no_such_class(message: str, key: str) -> str | None:
     if found := re.search(r"dot import path string: (\S+)", message):
-        base = FAMILIES.get(str(key))
+        base = FAMILIES.get(key)
         choices = nearest(found[1], class_names(base)) if base else "write package.module.Class"
         return f"{key}: no class '{found[1]}'; {choices}; or give the import path of your own"
-    return re.sub(r"\s+", " ", message).strip()
+    return None
 
 
 def nearest_key(name: str, known: list[str]) -> str:
@@ -88,9 +126,9 @@ def nearest_key(name: str, known: list[str]) -> str:
     if hint.startswith("did you mean"):
         return hint
     group = name.rpartition(".")[0]
-    siblings = [key for key in known if key.rpartition(".")[0] == group]
+    siblings = [key.rpartition(".")[2] for key in known if key.rpartition(".")[0] == group]
     if siblings:
-        return f"keys of {group}: " + ", ".join(key.rpartition(".")[2] for key in siblings)
+        return f"keys{f' of {group}' if group else ''}: {', '.join(siblings)}"
     return "see --help for the keys there are"
 
 

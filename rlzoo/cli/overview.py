@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlzoo import __version__
+from rlzoo.cli.commands import COMMANDS
 
-OVERVIEW = f"""rlzoo {__version__}: policy-gradient objectives for language models
-
-  rlzoo fit        --config configs/quickstart.yaml [--model.algorithm GSPO]   train
-  rlzoo validate   --config ... [--ckpt_path ...]                              held-out accuracy
-  rlzoo compare    --config configs/compare.yaml [--seeds 0,1,2 --jobs 2]      side by side
-  rlzoo plan       --config ... [--hardware h100]                              memory and speed
-  rlzoo inspect    --ckpt_path ... [--algorithms GRPO,GSPO]                    what the clips do
-  rlzoo generate   --ckpt_path ... --prompt "S31452="                          answers to a prompt
-  rlzoo export     --ckpt_path ... --output_dir ...                            a Hugging Face folder
-  rlzoo algorithms [NAME]                                                      the objectives
-
+OPENING = f"rlzoo {__version__}: policy-gradient objectives for language models"
+CLOSING = """\
 `rlzoo COMMAND --help` explains a command; `rlzoo fit --config ... --print_config` prints every
 setting with its value, in a form that reproduces the run."""
+
+
+def overview() -> str:
+    """Return the list of commands, and where to go from there."""
+    names = max(len(name) for name in COMMANDS)
+    examples = max(len(command.example) for command in COMMANDS.values())
+    lines = [
+        f"  rlzoo {name:{names}} {command.example:{examples}}   {command.about}"
+        for name, command in COMMANDS.items()
+    ]
+    return "\n".join([OPENING, "", *lines, "", CLOSING])
 
 
 def answered(args: Sequence[str]) -> bool:
@@ -32,7 +35,7 @@ def answered(args: Sequence[str]) -> bool:
     """
     word = args[0] if args else "--help"
     if word in ("-h", "--help"):
-        print(OVERVIEW)
+        print(overview())
     elif word == "--version":
         print(__version__)
     else:

@@ -1,8 +1,7 @@
-"""The command ``rlzoo compare``: a plan, its runs, their progress, a report."""
+"""A comparison from end to end: a plan, its runs, their progress, a report."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import shlex
@@ -12,124 +11,57 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, Literal, TextIO
 
 from rich.console import Console
 from rich.table import Table
 
-from rlzoo.compare.running import matrix
 from rlzoo.compare.running.matrix import ComparisonConfig
 from rlzoo.compare.running.progress import watching
 from rlzoo.compare.running.run_list import ReadSettings, first_rollouts, list_runs
 from rlzoo.compare.running.run_process import RunProcess
 from rlzoo.compare.running.schedule import execute
 from rlzoo.display.json_files import write_json
-from rlzoo.errors import UserError, nearest
+from rlzoo.errors import UserError
+
+Task = Literal["train", "print_commands", "dry_run", "report_only"]
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see rlzoo compare --help")
+def report(folder: Path) -> None:
+    """Write the report of a folder of runs, and say where it is."""
+    from rlzoo.compare.reporting.report import write_report
+
+    print(f"report: {write_report(folder)}")
 
 
-def arguments(args: Sequence[str]) -> argparse.Namespace:
-    """Read the command line.
-
-    Raises:
-        UserError: If an option is misspelled or a value makes no sense.
-    """
-    about = "Train a matrix of objectives, seeds and settings, and report on it. "
-    about += "The same call goes on where an earlier one was stopped."
-    parser = _Parser(prog="rlzoo compare", description=about, allow_abbrev=False)
-    add = parser.add_argument
-    add("--config", help="file such as configs/compare.yaml; the options below replace its keys")
-    add("--base", help="configuration of rlzoo fit that all runs start from")
-    add("--algorithms", help="GRPO,GSPO: labels of the file, classes, import paths; all: the zoo")
-    add("--seeds", help="0,1,2: each objective runs once with each")
-    add("--iterations", type=int, help="length of every run; that of the base by default")
-    add(
-        "--axis",
-        action="append",
-        default=[],
-        metavar="KEY=A,B",
-        help="model.optimizer.lr=1e-4,3e-4 or config=dense.yaml,moe.yaml; may be given repeatedly",
-    )
-    add("--override", action="append", default=[], metavar="KEY=VALUE", help="setting of all runs")
-    add("--output_dir", help="where the runs go; the same folder resumes them")
-    add("--jobs", type=int, help="runs at a time")
-    add("--threads", type=int, help="torch threads per run; those of the base by default")
-    add("--force", action="store_true", help="redo runs that were made with other settings")
-    add("--dry_run", action="store_true", help="print the plan and stop")
-    add("--print_commands", action="store_true", help="print a command per run and stop")
-    add("--report_only", action="store_true", help="report on what is there and stop")
-    given, unknown = parser.parse_known_args(args)
-    if unknown:
-        options = [option for action in parser._actions for option in action.option_strings]
-        raise UserError(f"{unknown[0]}: no such option; {nearest(unknown[0], options)}")
-    return given
-
-
-def comparison_of(given: argparse.Namespace) -> ComparisonConfig:
-    """Return the comparison of a file, with what the command line replaces or adds.
-
-    Raises:
-        UserError: If a value makes no sense.
-    """
-    values = matrix.load(given.config) if given.config else {}
-    for name in ("base", "iterations", "output_dir", "jobs", "threads"):
-        if getattr(given, name) is not None:
-            values[name] = getattr(given, name)
-    if given.algorithms is not None:
-        values["algorithms"] = matrix.chosen(given.algorithms.split(","), values.get("algorithms"))
-    if given.seeds is not None:
-        try:
-            values["seeds"] = [int(seed) for seed in given.seeds.split(",")]
-        except ValueError:
-            raise UserError(f"--seeds {given.seeds}: expected numbers such as 0,1,2") from None
-    for option, name in (("axis", "axes"), ("override", "overrides")):
-        pairs = [text.partition("=") for text in getattr(given, option)]
-        for key, sign, value in pairs:
-            if not (key and sign and value):
-                raise UserError(f"--{option} {key}{sign}{value}: expected KEY=VALUE")
-        added = {k: v.split(",") if option == "axis" else v for k, _, v in pairs}
-        if added:
-            values[name] = {**(values.get(name) or {}), **added}
-    return matrix.build(values)
-
-
-def compare(args: Sequence[str], settle: ReadSettings) -> None:
-    """Run a comparison.
+def compare(
+    comparison: ComparisonConfig, settle: ReadSettings, task: Task = "train", *, force: bool = False
+) -> None:
+    """Train, show or report on a comparison.
 
     Args:
-        args: The command line after ``rlzoo compare``.
+        comparison: The matrix of runs.
         settle: Turns arguments of ``rlzoo fit`` into all settings, or refuses them.
+        task: ``train`` runs what is missing and reports; the others stop short of training.
+        force: Redo runs that were made with other settings.
 
     Raises:
         UserError: If the comparison cannot run as asked.
         SystemExit: With status 1 if a run did not end well, 130 if the user stopped it.
     """
-    given = arguments(args)
-    if given.report_only and given.config is None and given.algorithms is None:
-        if given.output_dir is None:
-            raise UserError("--report_only: give --output_dir, or the --config of the comparison")
-        from rlzoo.compare.reporting.report import write_report
-
-        print(f"report: {write_report(Path(given.output_dir))}")
-        return
-    comparison = comparison_of(given)
     runs = list_runs(comparison, settle)
-    if given.print_commands:
+    if task == "print_commands":
         print_commands(runs)
-    elif given.dry_run:
+    elif task == "dry_run":
         show_plan(comparison, runs)
-    elif given.report_only:
+    elif task == "report_only":
         for run in runs:
             if run.folder.exists() and not (run.folder / "run.json").exists():
                 run.save()  # made from a printed command
         conclude(comparison, runs)
     else:
         with locked(Path(comparison.output_dir)) as lock:
-            stopped = train(comparison, runs, lock, given.force)
+            stopped = train(comparison, runs, lock, force)
         conclude(comparison, runs)
         if stopped:
             print("stopped; the same command goes on", file=sys.stderr)
@@ -242,8 +174,6 @@ def show_plan(comparison: ComparisonConfig, runs: Sequence[RunProcess]) -> None:
 
 def conclude(comparison: ComparisonConfig, runs: Sequence[RunProcess]) -> None:
     """Write compare.json and the report."""
-    from rlzoo.compare.reporting.report import write_report
-
     check = first_rollouts(runs)
     contents = {
         "base": comparison.base,
@@ -263,7 +193,7 @@ def conclude(comparison: ComparisonConfig, runs: Sequence[RunProcess]) -> None:
     if more := {path.parent.name for path in folder.glob("runs/*/run.json")} - slugs:
         print(f"{len(more)} runs of earlier plans are in {folder} and in the report too")
     if any(run.status == "done" for run in runs):
-        print(f"report: {write_report(folder)}")
+        report(folder)
 
 
 def say_first_rollouts(check: dict[str, Any]) -> None:

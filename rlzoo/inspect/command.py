@@ -1,8 +1,7 @@
-"""The command: a checkpoint in, a table, a JSON file and a picture out."""
+"""The inspection of a checkpoint: a table, a JSON file and a picture."""
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,55 +135,22 @@ def counts(frozen: Frozen) -> dict[str, float]:
     }
 
 
-def inspect_checkpoint(args: Sequence[str]) -> None:
-    """Run the command.
+def inspect_checkpoint(ckpt_path: str, request: Request, output_dir: Path) -> None:
+    """Look at objectives on answers of a checkpoint; print, write and draw what was found.
 
     Args:
-        args: The command line after ``rlzoo inspect``.
+        ckpt_path: Checkpoint of ``rlzoo fit``.
+        request: What is to be looked at.
+        output_dir: Folder of the results.
 
     Raises:
         UserError: If something about it is refused.
     """
-    given = parser().parse_args(args)
-    names = tuple(name.strip() for name in (given.algorithms or "").split(",") if name.strip())
-    named(names)  # refused before weights load
-    request = Request(names, given.updates, given.prompts, given.group_size, given.seed)
-    found = {"checkpoint": given.ckpt_path} | examine(
-        inspected(read_checkpoint(given.ckpt_path)), request
-    )
-    folder = Path(given.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
+    named(request.algorithms)  # refused before weights load
+    found = {"checkpoint": ckpt_path} | examine(inspected(read_checkpoint(ckpt_path)), request)
+    output_dir.mkdir(parents=True, exist_ok=True)
     # An objective of one's own may have settings of any type.
-    write_json(folder / "inspect.json", found, default=str)
-    plot_inspection(folder / "inspect.png", found)
+    write_json(output_dir / "inspect.json", found, default=str)
+    plot_inspection(output_dir / "inspect.png", found)
     print(show(found))
-    print(f"everything, and a picture: {folder}/{{inspect.json, inspect.png}}")
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise UserError(f"{message}; see {self.prog} --help")
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the options of the command."""
-    text = "Show what objectives do to the same frozen answers of a checkpoint."
-    options = _Parser(prog="rlzoo inspect", description=text, allow_abbrev=False)
-    options.add_argument("--ckpt_path", required=True, help="checkpoint of rlzoo fit")
-    options.add_argument(
-        "--algorithms",
-        help="objectives, by comma, or all; your own as module.Class (default: the run's own, "
-        + ", ".join(DEFAULT)
-        + ")",
-    )
-    options.add_argument(
-        "--updates",
-        type=int,
-        default=1,
-        help="optimizer steps between sampling and looking; 0 is on-policy (default: 1)",
-    )
-    options.add_argument("--prompts", type=int, default=32, help="prompts (default: 32)")
-    options.add_argument("--group_size", type=int, help="answers per prompt (default: the run's)")
-    options.add_argument("--output_dir", default="inspect", help="folder of the results")
-    options.add_argument("--seed", type=int, default=0, help="seed of prompts and answers")
-    return options
+    print(f"everything, and a picture: {output_dir}/{{inspect.json, inspect.png}}")

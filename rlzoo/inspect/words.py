@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
+
+from rlzoo.display.tables import aligned
 
 COLUMNS = (
     ("loss", "loss"),
@@ -42,7 +43,7 @@ def show(found: dict[str, Any]) -> str:
         f"policy {moved if steps else 'as it sampled: every ratio is 1'}",
         "",
     ]
-    lines += grid(
+    lines += aligned(
         [
             ("ratio of a", "ESS", "log-ratio std", "min", "max"),
             *(
@@ -64,7 +65,7 @@ def show(found: dict[str, Any]) -> str:
     for name, fact in facts.items():
         cells = (percent(fact[k]) if k in SHARES else number(fact[k]) for k, _ in COLUMNS)
         rows.append((name, *cells))
-    lines += ["", *grid(rows), "", *cosine_lines(found["cosine"]), ""]
+    lines += ["", *aligned(rows), "", *cosine_lines(found["cosine"]), ""]
     for name, fact in facts.items():
         settings = ", ".join(f"{k}={v}" for k, v in fact["settings"].items())
         parts = (f"{fact['aggregation']}, {fact['advantage']}", settings, *fact["notes"])
@@ -81,19 +82,7 @@ def cosine_lines(cosine: dict[str, Any]) -> list[str]:
     table = [("cosine", *names)]
     for name, row in zip(names, cosine["matrix"], strict=True):
         table.append((name, *(f"{x:.3f}" if math.isfinite(x) else "-" for x in row)))
-    return grid(table)
-
-
-def grid(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows with the first column left, the others right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
+    return aligned(table)
 
 
 def number(value: float) -> str:

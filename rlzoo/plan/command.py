@@ -1,76 +1,40 @@
-"""The command ``rlzoo plan``: what a configuration of fit needs, before anything is loaded."""
+"""What a configuration of fit needs, in words and as JSON, before anything is loaded."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rlzoo.display.json_files import write_json
+from rlzoo.display.tables import aligned
 from rlzoo.errors import UserError
 from rlzoo.plan import speed
-from rlzoo.plan.hardware import PRESETS, Hardware, hardware
+from rlzoo.plan.hardware import Hardware
 from rlzoo.plan.job import Job, job_of
 from rlzoo.plan.memory import parts, peaks
 
-Settle = Callable[[list[str]], dict[str, Any]]
 GB = 1e9
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see rlzoo plan --help")
-
-
-def arguments(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Split a command line into the plan's own options and those of ``rlzoo fit``.
-
-    Raises:
-        UserError: If a value makes no sense.
-    """
-    about = "Say what a run needs: parameters, bytes per process, bounds on its speed. No weights "
-    about += "are loaded. Takes every option of rlzoo fit, and those below. GB are 10^9 bytes."
-    parser = _Parser(prog="rlzoo plan", description=about, allow_abbrev=False)
-    add = parser.add_argument
-    add("--config", action="append", default=[], help="as for rlzoo fit; may be given repeatedly")
-    add("--hardware", help=f"data sheet of {', '.join(PRESETS)}; the options below replace parts")
-    add("--memory_gb", type=float, help="memory of a device: does the run fit?")
-    add("--tflops", type=float, help="bf16 matrix products of a device, 10^12 operations per s")
-    add("--bandwidth_gb_s", type=float, help="a device's reading of its own memory")
-    add("--interconnect_gb_s", type=float, help="slowest link of a device, one direction")
-    add("--prompt_tokens", type=int, default=512, help="length of a prompt; 512 by default")
-    add("--json", metavar="FILE", help="write the plan there too")
-    given, rest = parser.parse_known_args(list(args))
-    if not given.config and not rest:
-        raise UserError("give --config FILE, as for rlzoo fit; see rlzoo plan --help")
-    return given, [*(word for file in given.config for word in ("--config", file)), *rest]
-
-
-def plan(args: Sequence[str], settle: Settle) -> None:
+def print_plan(
+    settings: dict[str, Any], prompt_tokens: int, device: Hardware, target: Path | None = None
+) -> None:
     """Print what a run needs.
 
     Args:
-        args: The command line after ``rlzoo plan``.
-        settle: Turns arguments of ``rlzoo fit`` into all settings, or refuses them.
+        settings: All settings of the run.
+        prompt_tokens: Length of a prompt.
+        device: What each process runs on.
+        target: File for the plan as JSON.
 
     Raises:
-        UserError: If the run would be refused, or depends on what only a machine can tell.
+        UserError: If the run depends on what only a machine can tell, or the file has no folder.
     """
-    given, rest = arguments(args)
-    device = hardware(
-        given.hardware,
-        memory_gb=given.memory_gb,
-        tflops=given.tflops,
-        bandwidth_gb_s=given.bandwidth_gb_s,
-        interconnect_gb_s=given.interconnect_gb_s,
-    )
-    job = job_of(settle(rest), given.prompt_tokens)
+    job = job_of(settings, prompt_tokens)
     for line in [*model_lines(job), "", *memory_lines(job, device), "", *speed_lines(job, device)]:
         print(line)
-    if given.json:
-        target = Path(given.json)
+    if target is not None:
         if not target.parent.is_dir():
             raise UserError(f"--json {target}: there is no folder {target.parent}")
         write_json(target, record(job, device))
@@ -103,20 +67,21 @@ def memory_lines(job: Job, device: Hardware) -> list[str]:
     lines = parts(job)
     total = peaks(lines)
     name, unit = ("GB", GB) if _most(total) >= GB else ("MB", 1e6)
-    table = [f"{name + ' per process':28}{'rollout':>10}{'training':>10}"]
+    rows: list[tuple[str, ...]] = [(f"{name} per process", "rollout", "training", "")]
     for part in lines:
-        cells = [f"{part.size / unit:10.2f}" if there else " " * 10 for there in _places(part)]
-        where = " (on the host)" if part.host else ""
-        table.append(f"{part.name:28}{''.join(cells)}   {part.how}{where}")
-    table.append(f"{'sum':28}{total['rollout'] / unit:10.2f}{total['training'] / unit:10.2f}")
+        cells = [f"{part.size / unit:.2f}" if there else "" for there in _places(part)]
+        rows.append((part.name, *cells, f" {part.how}{' (on the host)' if part.host else ''}"))
+    sums = (f"{total[phase] / unit:.2f}" for phase in ("rollout", "training"))
+    rows.append(("sum", *sums, ""))
+    table = aligned(rows, "lrrl", least=(26, 10, 8))
     if device.memory_gb is not None:
         table.append(_verdict(total, device.memory_gb))
-    table += ["", f"{'the same run under':28}{name + ', most at once':>18}"]
+    rows = [("the same run under", f"{name}, most at once", "")]
     for other in job.sharding.alternatives(job.anatomy.experts):
         need = _most(peaks(parts(job.under(other))))
         fits = device.memory_gb is not None and need <= device.memory_gb * GB
-        table.append(f"  {other.words:34}{need / unit:10.2f}{'   fits' * fits}")
-    return table
+        rows.append((f"  {other.words}", f"{need / unit:.2f}", " fits" if fits else ""))
+    return [*table, "", *aligned(rows, "lrl", least=(26, 18))]
 
 
 def speed_lines(job: Job, device: Hardware) -> list[str]:

@@ -1,6 +1,7 @@
 """Help, lists, configurations: what a user reads and what the repository ships."""
 
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from tiny_runs import configuration, rlzoo
 from rlzoo import __version__
 from rlzoo.algorithms import discover
 from rlzoo.cli import main
+from rlzoo.cli.commands import COMMANDS
+from rlzoo.cli.commands.fit import RLCLI
 from rlzoo.plan.known import KNOWN
 
 pytestmark = pytest.mark.timeout(60)
@@ -44,7 +47,7 @@ def built(tmp_path):
 
     def build(*files):
         args = [word for file in files for word in ("--config", str(file))]
-        with mock.patch.object(main.RLCLI, "_run_subcommand") as start:
+        with mock.patch.object(RLCLI, "_run_subcommand") as start:
             run = rlzoo(tmp_path, "fit", *args, weights=False)
         assert run.code == 0, run.err
         start.assert_called_once()
@@ -136,14 +139,11 @@ def test_help_of_fit_explains_settings_from_their_docstrings(command):
     assert run.code == 0
 
 
-COMMANDS = "fit validate compare plan inspect generate export algorithms"
-
-
 @pytest.mark.parametrize("args", [[], ["--help"], ["-h"]])
 def test_overview_names_every_command(command, args):
     run = command(*args)
     assert run.code == 0
-    for name in COMMANDS.split():
+    for name in COMMANDS:
         assert f"rlzoo {name}" in run.out
 
 
@@ -159,6 +159,33 @@ def test_what_needs_no_library_waits_for_none(word):
     assert run.stdout.splitlines()[-1] == "set()"
 
 
+@pytest.mark.parametrize(
+    ("word", "unbuffered"), [("--help", ""), ("--help", "1"), ("algorithms", "")]
+)
+def test_a_reader_that_leaves_early_is_no_error(word, unbuffered):
+    """As under ``rlzoo --help | head -1``."""
+    run = subprocess.Popen(
+        [sys.executable, "-m", "rlzoo", word],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    run.stdout.close()
+    assert run.stderr.read() == b""
+    assert run.wait() == 1
+
+
+def test_another_pipe_that_breaks_is_still_an_error(monkeypatch, capsys):
+    from rlzoo import __main__ as start
+
+    def broken(_):
+        raise BrokenPipeError("of a worker")
+
+    monkeypatch.setattr(start, "answered", broken)
+    with pytest.raises(BrokenPipeError, match="of a worker"):
+        start.main()
+
+
 def test_the_package_runs_as_a_module(tmp_path):
     run = subprocess.run(
         [sys.executable, "-m", "rlzoo", "fit", "--config", "no.yaml"],
@@ -171,7 +198,7 @@ def test_the_package_runs_as_a_module(tmp_path):
     assert "no.yaml" in run.stderr
 
 
-@pytest.mark.parametrize("name", ["plan", "generate", "export", "algorithms"])
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"fit", "validate"}))
 def test_help_of_other_commands(command, name):
     run = command(name, "--help")
     assert run.code == 0

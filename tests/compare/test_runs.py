@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).parents[1] / "integration"))
 
 from tiny_runs import configuration, rlzoo
 
-from rlzoo.cli import main
+from rlzoo.cli.commands import compare as typed
 from rlzoo.compare import command
 from rlzoo.compare.reporting import report
 from rlzoo.compare.running import matrix, progress, run_process, schedule
@@ -137,7 +137,7 @@ def reported(monkeypatch):
 @pytest.fixture(scope="module")
 def settle():
     """What the command line does with arguments of fit, once for the same ones."""
-    known, real = {}, main.settle
+    known, real = {}, typed.settle
 
     def call(args):
         key = json.dumps([Path(args[1]).read_text(), args[2:]])
@@ -153,7 +153,7 @@ def fake(tmp_path, monkeypatch, reported, settle):
     """Comparisons whose runs are processes that only pretend to train, two iterations each."""
     (tmp_path / "fake.py").write_text(FAKE)
     monkeypatch.setattr(run_process, "FIT", (sys.executable, "-S", str(tmp_path / "fake.py")))
-    monkeypatch.setattr(main, "settle", settle)
+    monkeypatch.setattr(typed, "settle", settle)
     write(tmp_path, iterations=2)
 
     def call(*args, **does):

@@ -68,7 +68,7 @@ def counted(policy):
 
 def perform(job):
     """Run one job in this process."""
-    from rlzoo.cli import main
+    from rlzoo.cli.commands.fit import lightning_command
     from rlzoo.errors import UserError
     from rlzoo.training.module import RLModule
 
@@ -86,7 +86,7 @@ def perform(job):
     RLModule.on_fit_start = watch
     sys.modules.pop("recording", None)
     try:
-        run = main.lightning_command(job["args"])
+        run = lightning_command(job["args"])
     except UserError as error:
         return {"refused": str(error)}
     finally:

@@ -17,6 +17,7 @@ import torch
 import yaml
 
 from rlzoo.cli import main
+from rlzoo.cli.commands.fit import RLCLI
 from rlzoo.models.weights import Weights
 
 QWEN = {
@@ -164,7 +165,7 @@ def rlzoo(cwd: Path, *args: str, weights: bool = True) -> Run:
         weights: Whether the run may load weights; if not, loading them is a failure.
     """
     out, err, seen, code = io.StringIO(), io.StringIO(), [], 0
-    instantiate = main.RLCLI.instantiate_classes
+    instantiate = RLCLI.instantiate_classes
 
     def record(self: Any) -> None:
         seen.append(self)
@@ -175,7 +176,7 @@ def rlzoo(cwd: Path, *args: str, weights: bool = True) -> Run:
         os.chdir(cwd)
         stack.enter_context(contextlib.redirect_stdout(out))
         stack.enter_context(contextlib.redirect_stderr(err))
-        stack.enter_context(mock.patch.object(main.RLCLI, "instantiate_classes", record))
+        stack.enter_context(mock.patch.object(RLCLI, "instantiate_classes", record))
         if not weights:
             stack.enter_context(
                 mock.patch.object(Weights, "load", side_effect=AssertionError("weights loaded"))
