@@ -399,7 +399,7 @@ def test_cispo_drops_the_clip_of_grpo_with_a_word(tmp_path):
     layer.write_text(yaml.safe_dump({"model": {"algorithm": "CISPO"}}))
     run = fit(tmp_path, {"model.algorithm": spec}, "--config", str(layer))
     assert run.code == 0, run.err
-    assert vars(run.module.settings.algorithm) == {"ratio_cap": 5.0}
+    assert run.module.settings.algorithm.given() == {"ratio_cap": 5.0}
     says(run.err, "CISPO replaces GRPO", "'clip_low': 0.1")
 
 
