@@ -15,8 +15,8 @@ from reward_samples import sample
 from rlzoo.errors import UserError
 from rlzoo.rewards import FunctionReward, RewardRunner
 
-HERE = Path(__file__).parent
-ENV = {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parents[1]}"}
+ROOT = Path(zoo.__file__).parents[2]
+ENV = {**os.environ, "PYTHONPATH": f"{ROOT / 'tests' / 'support'}{os.pathsep}{ROOT}"}
 
 
 def rows(*completions):

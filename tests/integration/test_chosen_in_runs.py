@@ -1,15 +1,10 @@
 """Estimators, corrections and control as the command line takes them, in runs of a tiny policy."""
 
 import json
-import sys
-from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
-
-sys.path.append(str(Path(__file__).parents[1] / "integration"))
-
 from tiny_runs import fit, reward, rlzoo
 
 from rlzoo.advantages import ESTIMATORS

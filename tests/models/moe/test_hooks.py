@@ -95,7 +95,7 @@ def test_weights_of_given_experts_by_hand():
 
 def test_the_adapter_of_the_documentation_replays(tiny, sequences):
     """Its weights are a softmax over the chosen logits, which is what Mixtral's come to."""
-    guide = (Path(__file__).parents[2] / "docs" / "moe.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[3] / "docs" / "moe.md").read_text(encoding="utf-8")
     code = re.search(r"```python\n(.*?)```", guide, re.S)[1]
     names = {}
     exec(code, names)
