@@ -1,29 +1,29 @@
-"""ADV-01 to ADV-08: estimators by hand. Those over two ranks are in tests/distributed."""
+"""ADV-01 to ADV-07: the estimators of a group, by hand and by their worked values."""
+
+import math
 
 import pytest
 import torch
+from outcomes import TABLE, close, first, float64, outcome
 
 from rlzoo.advantages import (
-    ESTIMATORS,
     GAE,
+    OPO,
+    BatchNormalized,
     GroupCentered,
     GroupNormalized,
+    Groups,
     LeaveOneOut,
+    MaxRL,
     Outcome,
-    default_advantage,
-    generalised_advantages,
-    rows_with_signal,
-    token_rewards,
-    whiten,
 )
-from rlzoo.algorithms import discover
 from rlzoo.errors import UserError
 
 GROUP = [GroupNormalized, GroupCentered, LeaveOneOut]
 NAN = float("nan")
 
 
-def outcome(scores, ids=None, valid=None, mask=None, **extra):
+def float32_outcome(scores, ids=None, valid=None, mask=None, **extra):
     count = len(scores)
     return Outcome(
         rewards=torch.tensor(scores),
@@ -35,7 +35,7 @@ def outcome(scores, ids=None, valid=None, mask=None, **extra):
 
 
 def column(estimator, *args, **kwargs):
-    advantages = estimator()(outcome(*args, **kwargs)).advantages
+    advantages = estimator()(float32_outcome(*args, **kwargs)).advantages
     assert torch.equal(advantages[:, 0], advantages[:, 1])
     return advantages[:, 0].tolist()
 
@@ -119,91 +119,54 @@ def test_adv_07_the_scale_of_a_group_is_lost_by_the_standard_deviation_only():
     assert column(GroupCentered, scores, ids=ids) == [-0.5, 0.5, -1.0, 1.0]
 
 
-@pytest.mark.parametrize("junk", [100.0, NAN])
-def test_adv_08_gae_with_junk_on_padding(junk):
-    """ADV-08: r [0, 1, 0], V [.5, .25, junk], gamma 1, lambda .95.
-
-    delta = [.25 - .5, 1 - .25], A = [-.25 + .95 * .75, .75]; V of the padding would add to both.
-    """
-    mask = torch.tensor([[True, True, False]])
-    values = torch.tensor([[0.5, 0.25, junk]])
-    rewards = token_rewards(torch.tensor([1.0]), mask)
-    ours = generalised_advantages(rewards, values, mask, gamma=1.0, lam=0.95)
-    torch.testing.assert_close(ours.advantages, torch.tensor([[0.4625, 0.75, 0.0]]))
-    torch.testing.assert_close(ours.returns, torch.tensor([[0.9625, 1.0, 0.0]]))
-
-
-def test_adv_08_gae_steps_over_a_gap():
-    """A token that the policy did not write passes value and advantage on as if it were absent."""
-    rewards, values = torch.tensor([[0.5, 9.0, 1.0]]), torch.tensor([[0.2, 9.0, 0.4]])
-    gap, none = torch.tensor([[True, False, True]]), torch.ones(1, 2).bool()
-    ours = generalised_advantages(rewards, values, gap, gamma=0.9, lam=0.8)
-    dense = generalised_advantages(rewards[:, [0, 2]], values[:, [0, 2]], none, gamma=0.9, lam=0.8)
-    assert torch.equal(ours.advantages[:, [0, 2]], dense.advantages)
-    assert torch.equal(ours.returns[:, [0, 2]], dense.returns)
-    assert ours.advantages[0, 1] == ours.returns[0, 1] == 0
-    # delta_0 = .5 + .9 * .4 - .2 = .66, A_2 = .6, A_0 = .66 + .72 * .6
-    assert ours.advantages[0, 0].item() == pytest.approx(1.092)
-
-
-def test_adv_08_whitening_is_over_valid_tokens():
-    """ADV-08: [1, 3, padding] becomes -+0.7071 (unbiased std 1.4142)."""
-    mask = torch.tensor([[True, True, False]])
-    ours = whiten(torch.tensor([[1.0, 3.0, NAN]]), mask)
-    torch.testing.assert_close(ours, torch.tensor([[-0.7071068, 0.7071068, 0.0]]))
-    single = whiten(torch.tensor([[5.0, NAN]]), torch.tensor([[True, False]]))
-    assert single.tolist() == [[5.0, 0.0]]
-    assert whiten(torch.tensor([[NAN]]), torch.tensor([[False]])).tolist() == [[0.0]]
-
-
-def test_gae_leaves_abstaining_rows_out_and_whitens_after_the_targets():
-    """GAE(1, 1) is reward to go minus value; the row that abstained touches no statistic."""
-    mask = torch.ones(3, 2, dtype=torch.bool)
-    values = torch.tensor([[0.5, 0.0], [0.0, 0.5], [NAN, NAN]])
-    made = outcome([1.0, 0.0, NAN], valid=[True, True, False], mask=mask, values=values)
-    raw = GAE(whitening=False)(made)
-    torch.testing.assert_close(raw.advantages[:2], torch.tensor([[0.5, 1.0], [0.0, -0.5]]))
-    torch.testing.assert_close(raw.returns[:2], torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
-    white = GAE()(made)
-    assert torch.equal(white.returns, raw.returns)
-    kept = white.advantages[:2]
-    assert kept.mean().item() == pytest.approx(0.0, abs=1e-6)
-    assert kept.var().item() == pytest.approx(1.0, abs=1e-6)
-    assert not white.advantages[2].any()
-
-
-def test_gae_refuses_a_batch_without_a_critic_and_bad_discounts():
-    with pytest.raises(ValueError, match="carries no values"):
-        GAE()(outcome([1.0]))
-    for key in ("gamma", "lam"):
-        with pytest.raises(UserError, match=f"GAE: {key} must be between 0 and 1, got 1.1"):
-            GAE(**{key: 1.1})
-
-
 @pytest.mark.parametrize("estimator", GROUP)
 def test_masked_tokens_get_no_advantage(estimator):
     mask = torch.tensor([[True, False], [True, True], [False, False]])
-    advantages = estimator()(outcome([1.0, 0.0, 0.0], mask=mask)).advantages
+    advantages = estimator()(float32_outcome([1.0, 0.0, 0.0], mask=mask)).advantages
     assert (advantages != 0).tolist() == mask.tolist()
 
 
-def test_estimators_are_found_by_their_short_names():
-    assert {name: cls.name for name, cls in ESTIMATORS.items()} == {n: n for n in ESTIMATORS}
-    for cls in discover().values():
-        assert default_advantage(cls.advantage).name == cls.advantage
-    with pytest.raises(UserError, match="'leave-on-out' is unknown; did you mean 'leave-one-out'"):
-        default_advantage("leave-on-out")
+def groups(scores, ids=None, lengths=None):
+    ids = torch.zeros(len(scores)).long() if ids is None else torch.tensor(ids)
+    lengths = None if lengths is None else torch.tensor(lengths)
+    return Groups(float64(scores), ids, torch.ones(len(scores), dtype=torch.bool), lengths)
 
 
-@pytest.mark.parametrize(("size", "share"), [(2, 0.702), (4, 0.449), (8, 0.201)])
-def test_log_03_share_of_groups_without_signal(size, share):
-    """LOG-03: success rate p = .1819 gives p^G + (1 - p)^G, counted over 20000 drawn groups."""
-    success = 0.1819
-    assert success**size + (1 - success) ** size == pytest.approx(share, abs=1e-3)
-    rng = torch.Generator().manual_seed(0)
-    scores = (torch.rand(20000 * size, generator=rng) < success).float()
-    ids = torch.arange(20000).repeat_interleave(size)
-    mask = torch.ones(len(ids), 1, dtype=torch.bool)
-    _, flat, total = rows_with_signal(Outcome(scores, mask[:, 0], ids, mask))
-    assert total == 20000
-    assert flat / total == pytest.approx(share, abs=0.01)
+@pytest.mark.parametrize("rewards", ["binary8", "all_equal4", "real3"])
+def test_maxrl_is_the_worked_one(rewards):
+    table = TABLE[rewards]
+    close(MaxRL().of_groups(groups(table["rewards"])), table["maxrl"])
+    close(first(MaxRL(), outcome(table["rewards"])), table["maxrl"])
+
+
+def test_maxrl_of_failures_is_zero_and_a_negative_mean_is_refused():
+    assert first(MaxRL(), outcome([0.0] * 4)).tolist() == [0.0] * 4
+    assert first(MaxRL(), outcome([-1.0] * 4)).tolist() == [0.0] * 4
+    for scores in ([0.5, -1.0], [1.0, -1.0]):
+        with pytest.raises(UserError, match=r"MaxRL divides by the mean reward .* one is -?0"):
+            MaxRL()(outcome(scores))
+
+
+def test_opo_is_the_worked_one():
+    table = TABLE["opo_real3"]
+    lengths = [int(n) for n in table["lengths"]]
+    found = groups(table["rewards"], lengths=lengths)
+    assert found.length_weighted_mean.item() == pytest.approx(table["baseline"], abs=1e-15)
+    close(OPO().of_groups(found), table["adv"])
+    close(first(OPO(), outcome(table["rewards"], lengths=lengths)), table["adv"])
+    flat = first(OPO(), outcome(table["rewards"], lengths=[3, 3, 3]))
+    close(flat, TABLE["real3"]["dr_grpo"])  # equal lengths: the plain mean
+
+
+def test_opo_weighs_by_lengths_as_sampled_where_cut_answers_are_masked():
+    made = outcome([1.0, 0.0], lengths=[2, 0])
+    given = Outcome(**{**vars(made), "lengths": torch.tensor([2, 6])})
+    assert OPO()(made).advantages[0, 0] == 0  # a masked answer would not count: baseline 1
+    close(OPO()(given).advantages[:1, 0], [0.75])  # baseline (2 * 1 + 6 * 0) / 8
+
+
+def test_batch_normalised_divides_by_one_number():
+    """Centred [.5, -.5, 1, -1], sum of squares 2.5 over n - 1 = 3: std .9128709."""
+    ours = first(BatchNormalized(), outcome([1.0, 0.0, 2.0, 0.0], ids=[0, 0, 1, 1]))
+    std = math.sqrt(2.5 / 3) + 1e-4
+    close(ours, [0.5 / std, -0.5 / std, 1 / std, -1 / std])

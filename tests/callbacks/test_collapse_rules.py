@@ -157,19 +157,6 @@ def test_settings_that_cannot_be_meant_are_refused(make, said):
     assert "\n" not in str(caught.value)
 
 
-def test_other_rules_after_a_resume_count_anew():
-    one = CollapseMonitor(rules=[KLAbove("old", 1.0)])
-    one.history, one.streaks, one.rollbacks = [{"policy/kl_old": 2.0}], [2], 1
-    same, other = CollapseMonitor(rules=[KLAbove("old", 3.0)]), CollapseMonitor()
-    for monitor in (same, other):
-        monitor.load_state_dict(one.state_dict())
-        assert monitor.history == one.history
-        assert monitor.history is not one.history
-        assert monitor.rollbacks == 1
-    assert same.streaks == [2]
-    assert other.streaks == [0] * len(default_rules())
-
-
 def test_every_rule_says_what_it_watches():
     for rule in default_rules():
         assert isinstance(rule, CollapseRule)

@@ -1,20 +1,16 @@
 """Runs that are made to collapse by an absurd learning rate, and what the monitor does about it."""
 
 import json
-from unittest import mock
 
 import pytest
 import torch
 import yaml
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
 from paired_runs import launched
 from tiny_runs import configuration, curves_of, fit, reward
 
 from rlzoo.callbacks.collapse import CollapseMonitor
-from rlzoo.errors import UserError
 
 pytestmark = pytest.mark.timeout(120)
-
 QUIET = {
     "trainer.num_sanity_val_steps": 0,
     "trainer.limit_val_batches": 0,
@@ -244,13 +240,6 @@ def test_wrong_settings_are_one_line(tmp_path, settings, said):
     assert run.code == 2
     assert said in run.err
     assert len(run.err.splitlines()) == 1
-
-
-@pytest.mark.parametrize("kind", [DeepSpeedStrategy, FSDPStrategy])
-def test_sharded_weights_are_not_rolled_back(kind):
-    trainer = mock.Mock(strategy=mock.Mock(spec=kind))
-    with pytest.raises(UserError, match="rollback copies whole weights"):
-        CollapseMonitor("rollback").setup(trainer, mock.Mock(), "fit")
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -213,3 +214,20 @@ def test_eos_05_reasoning_gym():
     }
     runner = RewardRunner([ReasoningGymReward()])
     assert runner.evaluate([sample(0, "", columns=columns)]) == [[0.0]]
+
+
+def math(completion, answer):
+    return MathAnswer(timeout=None).reward(sample(completion=completion, answer=answer))
+
+
+@pytest.mark.parametrize(
+    ("reward", "module", "extra"),
+    [
+        (MathAnswer(timeout=None), "math_verify", "math"),
+        (ReasoningGymReward(), "reasoning_gym", "gym"),
+    ],
+)
+def test_a_missing_library_names_the_extra(monkeypatch, reward, module, extra):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError, match=rf"rlzoo-lightning\[{extra}\]"):
+        RewardRunner([reward]).evaluate([sample()])

@@ -1,14 +1,10 @@
 """Schedules as numbers, and settings that refuse what they cannot honour."""
 
 import math
-import random
 
-import numpy as np
 import pytest
-import torch
 
 from rlzoo.errors import UserError
-from rlzoo.training.random_states import collect_rng, restore_rng
 from rlzoo.training.settings import Evaluation, Schedule, ValueSettings
 
 
@@ -49,14 +45,3 @@ def test_share_of_the_rate_by_update(schedule, total, factors):
 def test_refused(make, message):
     with pytest.raises(UserError, match=message):
         make()
-
-
-def test_random_states_come_back_through_a_checkpoint(tmp_path):
-    def draw():
-        return random.random(), np.random.rand(), torch.rand(()).item(), random.gauss(0, 1)
-
-    random.gauss(0, 1)  # leaves half a pair behind
-    torch.save(collect_rng(), tmp_path / "rng")
-    expected = [draw() for _ in range(3)]
-    restore_rng(torch.load(tmp_path / "rng", weights_only=True))
-    assert [draw() for _ in range(3)] == expected

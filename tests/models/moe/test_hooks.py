@@ -148,17 +148,6 @@ def test_rows_of_one_prompt_replay_their_own_experts(tiny, twins):
     assert torch.equal(used[real], experts[real])
 
 
-def test_experts_that_differ_are_counted_as_sets():
-    first, second = torch.tensor([[0, 1], [0, 1], [0, 1]]), torch.tensor([[1, 0], [2, 0], [2, 3]])
-    assert differing(first, second).tolist() == [0, 1, 2]
-
-
-def test_weighted_counts_by_layer():
-    experts = torch.tensor([[[0, 1], [2, 0]], [[0, 2], [2, 1]]]).to(torch.uint8)
-    counts = expert_counts(experts, torch.tensor([1.0, 3.0]), 3)
-    assert counts.tolist() == [[4.0, 1.0, 3.0], [1.0, 3.0, 4.0]]
-
-
 def balance_loss(logits, experts, real):
     """Return the loss of one layer from raw logits (M, E) and experts (M, 1)."""
     weights = real.double()
