@@ -3,12 +3,7 @@
 import pytest
 import torch
 
-from rlzoo.advantages import (
-    Outcome,
-    rows_with_signal,
-    token_rewards,
-    whiten,
-)
+from rlzoo.advantages import Outcome, rows_with_signal, token_rewards, whiten
 from rlzoo.ops import kl_penalty
 
 NAN = float("nan")

@@ -2,27 +2,12 @@
 
 import pytest
 import torch
+from outcomes import float32_outcome
 
-from rlzoo.advantages import (
-    GAE,
-    Outcome,
-    generalised_advantages,
-    token_rewards,
-)
+from rlzoo.advantages import GAE, generalised_advantages, token_rewards
 from rlzoo.errors import UserError
 
 NAN = float("nan")
-
-
-def float32_outcome(scores, ids=None, valid=None, mask=None, **extra):
-    count = len(scores)
-    return Outcome(
-        rewards=torch.tensor(scores),
-        valid=torch.tensor([True] * count if valid is None else valid),
-        group_ids=torch.tensor([0] * count if ids is None else ids),
-        mask=torch.ones(count, 2, dtype=torch.bool) if mask is None else mask,
-        **extra,
-    )
 
 
 @pytest.mark.parametrize("junk", [100.0, NAN])

@@ -6,11 +6,7 @@ import pytest
 import torch
 from outcomes import TABLE, close, first, float64, outcome
 
-from rlzoo.advantages import (
-    GDPO,
-    GroupNormalized,
-    Outcome,
-)
+from rlzoo.advantages import GDPO, GroupNormalized, Outcome
 
 NAN = float("nan")
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from outcomes import TABLE, close, first, float64, outcome
+from outcomes import TABLE, close, first, float32_outcome, float64, outcome
 
 from rlzoo.advantages import (
     GAE,
@@ -21,17 +21,6 @@ from rlzoo.errors import UserError
 
 GROUP = [GroupNormalized, GroupCentered, LeaveOneOut]
 NAN = float("nan")
-
-
-def float32_outcome(scores, ids=None, valid=None, mask=None, **extra):
-    count = len(scores)
-    return Outcome(
-        rewards=torch.tensor(scores),
-        valid=torch.tensor([True] * count if valid is None else valid),
-        group_ids=torch.tensor([0] * count if ids is None else ids),
-        mask=torch.ones(count, 2, dtype=torch.bool) if mask is None else mask,
-        **extra,
-    )
 
 
 def column(estimator, *args, **kwargs):

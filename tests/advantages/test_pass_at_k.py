@@ -6,9 +6,7 @@ import math
 import pytest
 from outcomes import close, first, outcome
 
-from rlzoo.advantages import (
-    PassAtKAdvantage,
-)
+from rlzoo.advantages import PassAtKAdvantage
 from rlzoo.errors import UserError
 
 NAN = float("nan")

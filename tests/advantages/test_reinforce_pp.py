@@ -6,13 +6,7 @@ import pytest
 import torch
 from outcomes import TABLE, close, first, float64, outcome
 
-from rlzoo.advantages import (
-    Groups,
-    Outcome,
-    ReinforcePP,
-    ReinforcePPBaseline,
-    whiten,
-)
+from rlzoo.advantages import Groups, Outcome, ReinforcePP, ReinforcePPBaseline, whiten
 from rlzoo.errors import UserError
 from rlzoo.ops import kl_penalty
 

@@ -6,10 +6,7 @@ import pytest
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
 
 from rlzoo.callbacks.collapse import CollapseMonitor
-from rlzoo.callbacks.collapse_rules import (
-    KLAbove,
-    default_rules,
-)
+from rlzoo.callbacks.collapse_rules import KLAbove, default_rules
 from rlzoo.errors import UserError
 
 

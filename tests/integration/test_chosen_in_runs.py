@@ -27,13 +27,6 @@ def values(run, tag):
     return [value for _, value in run.curves()[tag]]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RLZOO_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_every_estimator_trains_from_the_command_line(tmp_path, name):
     more = ["--model.advantage.init_args.k", "2"] if name == "PassAtKAdvantage" else []

@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-import yaml
 from planned_jobs import job, policy_of
 from tiny_models import build
-from tiny_runs import configuration, rlzoo
 
 from rlzoo.plan.anatomy import measure
 from rlzoo.plan.memory import activation_bytes, cache_bytes, parts, peaks
@@ -66,15 +64,3 @@ def test_keys_and_values_are_those_of_the_cache(family):
 def test_a_critic_and_a_reference_are_counted():
     plain, more = peaks(parts(job())), peaks(parts(job(critic=(8 * 10**9, 0), reference=True)))
     assert more["training"] - plain["training"] == pytest.approx(8e9 * 16 + 2 * 8.1907e9, rel=1e-3)
-
-
-@pytest.fixture
-def planned(tmp_path):
-    """Run the command on the tiny run, with values put at dotted keys."""
-
-    def run(changes, *args):
-        file = tmp_path / "config.yaml"
-        file.write_text(yaml.safe_dump(configuration(changes)))
-        return rlzoo(tmp_path, "plan", "--config", str(file), *args, weights=False)
-
-    return run

@@ -3,10 +3,7 @@
 import pytest
 from reward_samples import sample
 
-from rlzoo.rewards import (
-    ExactMatch,
-    FirstLineMatch,
-)
+from rlzoo.rewards import ExactMatch, FirstLineMatch
 
 
 def test_exact_match():

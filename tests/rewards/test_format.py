@@ -3,10 +3,7 @@
 import pytest
 from reward_samples import sample
 
-from rlzoo.rewards import (
-    RegexFormat,
-    TagFormat,
-)
+from rlzoo.rewards import RegexFormat, TagFormat
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,7 @@
 import pytest
 from reward_samples import sample
 
-from rlzoo.rewards import (
-    LengthPenalty,
-    OverlongPenalty,
-)
+from rlzoo.rewards import LengthPenalty, OverlongPenalty
 
 
 @pytest.mark.parametrize(

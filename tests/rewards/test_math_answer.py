@@ -8,10 +8,7 @@ import pytest
 from reward_samples import sample
 
 from rlzoo.errors import UserError
-from rlzoo.rewards import (
-    MathAnswer,
-    RewardRunner,
-)
+from rlzoo.rewards import MathAnswer, RewardRunner
 
 
 def math(completion, answer):

@@ -4,9 +4,7 @@ import pytest
 from reward_samples import sample
 
 from rlzoo.errors import UserError
-from rlzoo.rewards import (
-    ReasoningGymReward,
-)
+from rlzoo.rewards import ReasoningGymReward
 
 
 @pytest.mark.parametrize(

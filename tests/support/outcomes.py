@@ -5,9 +5,7 @@ from pathlib import Path
 
 import torch
 
-from rlzoo.advantages import (
-    Outcome,
-)
+from rlzoo.advantages import Outcome
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "objectives.json").read_text())
 TABLE = GOLDEN["advantages"]
@@ -44,3 +42,14 @@ def first(estimator, made):
 
 def close(ours, theirs, tolerance=1e-12):
     torch.testing.assert_close(ours, float64(theirs), rtol=tolerance, atol=tolerance)
+
+
+def float32_outcome(scores, ids=None, valid=None, mask=None, **extra):
+    count = len(scores)
+    return Outcome(
+        rewards=torch.tensor(scores),
+        valid=torch.tensor([True] * count if valid is None else valid),
+        group_ids=torch.tensor([0] * count if ids is None else ids),
+        mask=torch.ones(count, 2, dtype=torch.bool) if mask is None else mask,
+        **extra,
+    )

@@ -2,9 +2,7 @@
 
 import re
 
-from rlzoo.tasks import (
-    Addition,
-)
+from rlzoo.tasks import Addition
 
 
 def test_addition():

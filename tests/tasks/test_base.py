@@ -5,10 +5,7 @@ import random
 import pytest
 
 from rlzoo.errors import UserError
-from rlzoo.tasks import (
-    Example,
-    Task,
-)
+from rlzoo.tasks import Example, Task
 
 
 class Letters(Task):

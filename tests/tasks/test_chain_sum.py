@@ -3,9 +3,7 @@
 import random
 import re
 
-from rlzoo.tasks import (
-    ChainSum,
-)
+from rlzoo.tasks import ChainSum
 
 
 def test_chain_sum():

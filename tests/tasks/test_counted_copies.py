@@ -2,9 +2,7 @@
 
 import re
 
-from rlzoo.tasks import (
-    CountedCopies,
-)
+from rlzoo.tasks import CountedCopies
 
 
 def test_counted_copies():

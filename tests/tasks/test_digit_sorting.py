@@ -2,9 +2,7 @@
 
 import re
 
-from rlzoo.tasks import (
-    DigitSorting,
-)
+from rlzoo.tasks import DigitSorting
 
 
 def test_digit_sorting():

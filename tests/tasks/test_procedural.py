@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlzoo.errors import UserError
-from rlzoo.tasks import (
-    Addition,
-    ChainSum,
-    CountedCopies,
-    DigitSorting,
-    Example,
-    ProceduralTask,
-)
+from rlzoo.tasks import Addition, ChainSum, CountedCopies, DigitSorting, Example, ProceduralTask
 
 ROOT = Path(__file__).parents[2]
 TASKS = [

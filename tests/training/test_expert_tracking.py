@@ -12,10 +12,17 @@ from rlzoo.models import MoEPolicy
 from rlzoo.rollout import NativeSampler
 from rlzoo.training import minibatches
 from rlzoo.training.experience import Rewards
+from rlzoo.training.expert_tracking import Balance, router_losses
 from rlzoo.training.learner import Learner
 from rlzoo.training.settings import Settings
 from rlzoo.types import Prompt, Prompts, Rollouts, SamplingParams
-from rlzoo.types.expert_choices import RoutingRecord, differing
+from rlzoo.types.expert_choices import (
+    RouterSettings,
+    Routing,
+    RoutingRecord,
+    differing,
+    expert_counts,
+)
 from rlzoo.types.stats import Stats
 
 GROUPS, SIZE, WIDTH = 4, 2, 6
@@ -329,3 +336,28 @@ def test_without_statistics_replay_or_losses_nothing_is_watched_and_nothing_else
     assert metrics == {k: v for k, v in watched.items() if not k.startswith("moe/")}
     for a, b in zip(gradients, same, strict=True):
         close(a, b, rtol=0, atol=0)
+
+
+def balance_loss(logits, experts, real):
+    """Return the loss of one layer from raw logits (M, E) and experts (M, 1)."""
+    weights = real.double()
+    probabilities = (weights[:, None] * logits.softmax(-1)).sum(0, keepdim=True)
+    load = expert_counts(experts[:, None], weights, logits.shape[-1])
+    routing = Routing(experts, weights.sum(), probabilities=probabilities)
+    settings = RouterSettings(aux_coefficient=1.0)
+    return router_losses(routing, Balance(weights.sum(), load), settings)["aux"]
+
+
+def test_moe01_the_balance_loss_takes_one_softmax():
+    logits = torch.tensor([10.0, 0, 0, 0]).double().expand(5, -1)
+    loss = balance_loss(logits, torch.zeros(5, 1).long(), torch.ones(5))
+    assert float(loss) == pytest.approx(3.99946, abs=1e-5)
+
+
+def test_moe02_the_balance_loss_leaves_padding_out():
+    logits = torch.full((8, 2), -1e9).double()
+    experts = torch.tensor([0, 1, 0, 0, 0, 0, 0, 0])[:, None]
+    logits.scatter_(1, experts, 0.0)
+    real = torch.tensor([1, 1, 0, 0, 0, 0, 0, 0])
+    assert float(balance_loss(logits, experts, real)) == pytest.approx(1.0)
+    assert float(balance_loss(logits, experts, torch.ones(8))) == pytest.approx(1.5625)

@@ -16,7 +16,7 @@ from rlzoo.models.moe.families import SoftmaxRouter, adapter_for
 from rlzoo.models.reference import Reference
 from rlzoo.training.expert_tracking import Balance, router_losses
 from rlzoo.types import Sequences
-from rlzoo.types.expert_choices import RouterSettings, Routing, differing, expert_counts
+from rlzoo.types.expert_choices import RouterSettings, differing
 
 FED = torch.tensor([6, 5, 8])  # tokens of the fixture's rows, without the last of each
 
@@ -146,31 +146,6 @@ def test_rows_of_one_prompt_replay_their_own_experts(tiny, twins):
     used = policy.log_probs(replace(twins, experts=experts)).routing.used
     real = torch.arange(12) < torch.cat([FED, FED])[:, None]
     assert torch.equal(used[real], experts[real])
-
-
-def balance_loss(logits, experts, real):
-    """Return the loss of one layer from raw logits (M, E) and experts (M, 1)."""
-    weights = real.double()
-    probabilities = (weights[:, None] * logits.softmax(-1)).sum(0, keepdim=True)
-    load = expert_counts(experts[:, None], weights, logits.shape[-1])
-    routing = Routing(experts, weights.sum(), probabilities=probabilities)
-    settings = RouterSettings(aux_coefficient=1.0)
-    return router_losses(routing, Balance(weights.sum(), load), settings)["aux"]
-
-
-def test_moe01_the_balance_loss_takes_one_softmax():
-    logits = torch.tensor([10.0, 0, 0, 0]).double().expand(5, -1)
-    loss = balance_loss(logits, torch.zeros(5, 1).long(), torch.ones(5))
-    assert float(loss) == pytest.approx(3.99946, abs=1e-5)
-
-
-def test_moe02_the_balance_loss_leaves_padding_out():
-    logits = torch.full((8, 2), -1e9).double()
-    experts = torch.tensor([0, 1, 0, 0, 0, 0, 0, 0])[:, None]
-    logits.scatter_(1, experts, 0.0)
-    real = torch.tensor([1, 1, 0, 0, 0, 0, 0, 0])
-    assert float(balance_loss(logits, experts, real)) == pytest.approx(1.0)
-    assert float(balance_loss(logits, experts, torch.ones(8))) == pytest.approx(1.5625)
 
 
 def test_the_balance_loss_of_a_layer_is_that_of_transformers(tiny, sequences):

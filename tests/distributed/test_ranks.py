@@ -3,13 +3,13 @@
 Every check runs once in one process and once in two; the processes are started once.
 """
 
-import os
 from contextlib import contextmanager, nullcontext
 from typing import get_args
 
 import pytest
 import torch
 import torch.distributed as dist
+from gloo_ranks import of_ranks
 
 from rlzoo import distributed
 from rlzoo.advantages import GAE, GroupCentered, GroupNormalized, LeaveOneOut, Outcome, whiten
@@ -301,16 +301,6 @@ def everything(rank, world):
     }
 
 
-def worker(rank, folder):
-    os.environ["OMP_NUM_THREADS"] = "1"
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=WORLD
-    )
-    torch.save(everything(rank, WORLD), f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
-
-
 @pytest.fixture(scope="module")
 def one():
     return everything(0, 1)
@@ -318,9 +308,7 @@ def one():
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("gloo")
-    torch.multiprocessing.spawn(worker, args=(str(folder),), nprocs=WORLD)
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(WORLD)]
+    return of_ranks(everything, WORLD, tmp_path_factory.mktemp("gloo"))
 
 
 def test_loss_02_global_counts_across_ranks(one, two):

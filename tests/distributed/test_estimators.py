@@ -1,10 +1,8 @@
 """Estimators and the effective sample size over two gloo processes are those of one."""
 
-import os
-
 import pytest
 import torch
-import torch.distributed as dist
+from gloo_ranks import of_ranks
 
 from rlzoo.advantages import ESTIMATORS, Outcome, PassAtKAdvantage
 from rlzoo.objective.corrections import correction_stats
@@ -49,16 +47,6 @@ def everything(rank, world):
     return {"advantages": found, "means": finish(stats.means()), "rows": mine(rank, world)}
 
 
-def worker(rank, folder):
-    os.environ["OMP_NUM_THREADS"] = "1"
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=WORLD
-    )
-    torch.save(everything(rank, WORLD), f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
-
-
 @pytest.fixture(scope="module")
 def one():
     return everything(0, 1)
@@ -66,9 +54,7 @@ def one():
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("gloo")
-    torch.multiprocessing.spawn(worker, args=(str(folder),), nprocs=WORLD)
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(WORLD)]
+    return of_ranks(everything, WORLD, tmp_path_factory.mktemp("gloo"))
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
