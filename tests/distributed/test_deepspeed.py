@@ -1,22 +1,14 @@
 """DeepSpeed with experts spread over processes trains like one process: ZeRO 1 to 3."""
 
 import json
-import sys
-from pathlib import Path
 
+import paired_runs
 import pytest
 import torch
-import yaml
-from transformers import AutoModelForCausalLM
-
-sys.path.append(str(Path(__file__).parents[1] / "integration"))
-sys.path.append(str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1] / "models"))
-
 from sharded_runs import launch
-from test_ddp import EVAL, RECORDING, TEXTS
 from tiny_models import MOE as FAMILIES
-from tiny_runs import QWEN, configuration, curves_of, jsonl, rlzoo
+from tiny_runs import QWEN, curves_of, rlzoo
+from transformers import AutoModelForCausalLM
 
 from rlzoo.models import MoEPolicy
 
@@ -55,40 +47,18 @@ EAGER = {
 
 def write(folder, changes=None):
     folder.mkdir()
-    (folder / "recording.py").write_text(RECORDING + RARE)
-    rows = [{"prompt": t, "answer": f"{i}", "tag": f"{t}/{i}"} for i, t in enumerate(TEXTS)]
-    held_out = [{"prompt": t, "answer": t[0], "tag": t} for t in EVAL]
-    config = configuration(
-        {
-            "data.task": {
-                "class_path": "JsonLines",
-                "init_args": {
-                    "path": jsonl(folder / "train.jsonl", *map(json.dumps, rows)),
-                    "eval_path": jsonl(folder / "eval.jsonl", *map(json.dumps, held_out)),
-                },
-            },
-            "data.train_size": None,
-            "data.eval_size": None,
-            "data.eval_batch_size": 3,  # ranks have 4 and 3: two batches, the last of one empty
-            "model.policy": {
-                "class_path": "MoEPolicy",
-                "init_args": {"config": MOE, "characters": "abc"},
-            },
-            "model.sampling.max_new_tokens": 5,
-            "model.rewards": [
-                {"class_path": "FunctionReward", "init_args": {"function": "recording.recorded"}}
-            ],
-            "model.minibatches": 2,
-            "model.micro_batch_tokens": 16,
-            "model.max_grad_norm": LIMIT,
-            "model.optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 1.0}},
-            "model.evaluation": {"samples": 2},
-            "trainer.num_sanity_val_steps": 0,
-            "checkpoint": {"every_n_iterations": 1, "keep_last": 2},
-            **(changes or {}),
-        }
-    )
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    experts = {
+        "data.eval_batch_size": 3,  # ranks have 4 and 3: two batches, the last of one empty
+        "model.policy": {
+            "class_path": "MoEPolicy",
+            "init_args": {"config": MOE, "characters": "abc"},
+        },
+        "model.sampling.max_new_tokens": 5,
+        "model.micro_batch_tokens": 16,
+        "model.max_grad_norm": LIMIT,
+        "model.optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 1.0}},
+    }
+    paired_runs.write(folder, {**experts, **(changes or {})}, RARE)
 
 
 def job(folder, *args, changes=None, command="fit", world=2, **strategy):
@@ -112,12 +82,7 @@ def saved(folder, iteration=2):
 def alone(folder, changes=None):
     """The same run in this process, without a strategy."""
     write(folder, changes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RECORD", str(folder / "seen"))
-        patch.delitem(sys.modules, "recording", raising=False)
-        run = rlzoo(folder, "fit", "--config", "config.yaml")
-    assert run.code == 0, run.err
-    return run
+    return paired_runs.trained(folder)
 
 
 class Runs:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_ddp import GRPO, PPO, Pair, one_process, two_processes
+from paired_runs import GRPO, PPO, Pair, one_process, two_processes
 from tiny_runs import QWEN, curves_of
 
 pytestmark = pytest.mark.timeout(200)

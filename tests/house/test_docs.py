@@ -5,8 +5,10 @@ import re
 
 import pytest
 import yaml
-from repository import PACKAGE, read, rlzoo, run
+from repository import PACKAGE, ROOT, read, rlzoo, run
 
+PAGES = ["README.md", "CONTRIBUTING.md"]
+PAGES += sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
 SOURCES = "\n".join(p.read_text(encoding="utf-8") for p in sorted(PACKAGE.rglob("*.py")))
 GROUPS = (
     "policy|value|reward|rollout|optim|time|tokens|val|moe|model|data|router|correction|control"
@@ -31,6 +33,33 @@ def in_code(source):
 def in_glossary(text):
     cells = re.findall(r"^\| `([^`]+)` \|", text, re.M)
     return {cell for cell in cells if "/" in cell or cell == "updates"}
+
+
+def uneven_rows(text):
+    """Return the rows of tables that have another number of cells than their header."""
+    found, cells = [], None
+    for line in re.sub(r"```.*?```", "", text, flags=re.S).splitlines():
+        if not line.startswith("|"):
+            cells = None
+            continue
+        bare = re.sub(r"`[^`]*`", "", line.replace("\\|", ""))  # a pipe in code is not a border
+        cells = cells or bare.count("|")
+        if bare.count("|") != cells:
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_rows_have_as_many_cells_as_their_header(page):
+    assert uneven_rows(read(page)) == []
+
+
+def test_a_row_that_is_short_or_long_is_found():
+    head = "| name | formula | unit |\n|---|---|---|\n"
+    fine = "| `a\\|b` | `abs(x|y)` | - |\n"
+    assert uneven_rows(head + fine + "\n| one |\n|---|\n| 1 |\n") == []
+    assert uneven_rows(head + "| `x` | y |\n" + fine) == ["| `x` | y |"]
+    assert uneven_rows(head + fine + "| `x` | y | z | w |\n") == ["| `x` | y | z | w |"]
 
 
 def unexplained_and_gone(code, glossary):

@@ -1,13 +1,6 @@
-"""The runs are those of tests/integration."""
-
-import sys
-from pathlib import Path
+"""One checkpoint for all tests that look into one."""
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "integration"))
-sys.path.append(str(Path(__file__).parent))
-
 from tiny_runs import fit
 
 

@@ -1,24 +1,16 @@
 """Runs that are made to collapse by an absurd learning rate, and what the monitor does about it."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
 import yaml
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
+from paired_runs import launched
 from tiny_runs import configuration, curves_of, fit, reward
 
 from rlzoo.callbacks.collapse import CollapseMonitor
-from rlzoo.errors import UserError
 
 pytestmark = pytest.mark.timeout(120)
-
 QUIET = {
     "trainer.num_sanity_val_steps": 0,
     "trainer.limit_val_batches": 0,
@@ -250,13 +242,6 @@ def test_wrong_settings_are_one_line(tmp_path, settings, said):
     assert len(run.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("kind", [DeepSpeedStrategy, FSDPStrategy])
-def test_sharded_weights_are_not_rolled_back(kind):
-    trainer = mock.Mock(strategy=mock.Mock(spec=kind))
-    with pytest.raises(UserError, match="rollback copies whole weights"):
-        CollapseMonitor("rollback").setup(trainer, mock.Mock(), "fit")
-
-
 @pytest.mark.slow
 def test_two_processes_roll_back_together(rolled_back, tmp_path):
     """If one kept its weights, its answers would give the rewards of a policy that is certain."""
@@ -264,21 +249,8 @@ def test_two_processes_roll_back_together(rolled_back, tmp_path):
     changes = changes | {"trainer.max_epochs": 8, "trainer.devices": 2, "trainer.strategy": "ddp"}
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(configuration(changes | collapse("rollback", "entropy"))))
-    child = subprocess.Popen(
-        [sys.executable, "-m", "rlzoo", "fit", "--config", str(file)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        _, err = child.communicate(timeout=100)
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        raise
-    assert child.returncode == 0, err
+    code, _, err = launched(tmp_path, "fit", "--config", str(file), timeout=100)
+    assert code == 0, err
     [folder] = (tmp_path / "runs" / "tiny").iterdir()
     [event] = json.loads((folder / "collapse.json").read_text())
     assert (event["iteration"], event["restored_iteration"]) == (7, 2)

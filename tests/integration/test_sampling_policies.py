@@ -15,10 +15,6 @@ REFILL = {
 }
 
 
-def last(run, tag):
-    return run.curves()[tag][-1][1]
-
-
 def test_silent_groups_are_refilled_and_counted(tmp_path):
     run = fit(tmp_path, QUIET | REFILL)
     assert run.code == 0, run.err

@@ -1,7 +1,6 @@
 """What happens inside an iteration: modes, ratios, clipping, rates, counts, masks, alignment."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -9,11 +8,8 @@ import reward_functions
 import torch
 from tiny_runs import configuration, fit, reward
 
-from rlzoo.filters import MaskTruncated, SkipSilentGroups
 from rlzoo.models.base import Policy
-from rlzoo.training.learner import Learner
 from rlzoo.training.module import RLModule
-from rlzoo.types.stats import Stats
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -255,84 +251,6 @@ def test_micro_batches_change_nothing(tmp_path, letters, kind):
 
 
 # which rows train
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A module with rollouts of which some are cut and some groups are silent."""
-    import json
-
-    from tiny_runs import jsonl
-
-    path = jsonl(
-        tmp_path_factory.mktemp("rows") / "rows.jsonl",
-        *(json.dumps({"prompt": p, "answer": "b"}) for p in ("a", "ab", "b", "c")),
-    )
-    task = {"class_path": "JsonLines", "init_args": {"path": path, "eval_path": path}}
-    changes = {
-        "data.task": task,
-        "data.train_size": None,
-        "data.eval_size": None,
-        "model.policy.init_args.characters": "abc",
-        "model.rewards": [reward("silent_for_short_prompts")],
-        "model.group_size": 8,
-    }
-    run = fit(tmp_path_factory.mktemp("trained"), QUIET | changes)
-    assert run.code == 0, run.err
-    return run.module
-
-
-def gradient(module, rollouts, rewards, **settings):
-    """The gradient of one update over the rollouts, under other settings of the run."""
-    learner, stats = Learner(replace(module.settings, **settings)), Stats()
-    experience = learner.experience(rollouts, rewards, 0, stats)
-    module.zero_grad()
-    (minibatch,) = learner.cut(experience, 0)
-    for micro in minibatch.micro_batches:
-        learner.loss(experience, minibatch, micro, stats, on_policy=True).backward()
-    grads = [p.grad.flatten() for p in module.parameters() if p.requires_grad]
-    return torch.cat(grads), experience, minibatch
-
-
-def test_cut_answers_leave_both_sides_of_the_bar(trained):
-    """LOSS-07: their tokens are neither summed nor counted; their rewards stay in their group."""
-    rollouts, rewards = trained.last_rollouts
-    ended = rollouts.terminated
-    assert 0 < ended.sum() < len(ended)
-    plain, with_all, _ = gradient(trained, rollouts, rewards)
-    masked, without, minibatch = gradient(trained, *MaskTruncated()(rollouts, rewards, None))
-    assert torch.equal(without.mask, rollouts.mask & ended[:, None])
-    assert minibatch.denominators.sequences == int(ended.sum())
-    assert minibatch.denominators.tokens == int(rollouts.mask[ended].sum())
-    assert torch.equal(without.advantages[ended], with_all.advantages[ended])
-    assert not torch.allclose(plain, masked)
-    rows = ended.nonzero().flatten()
-    predicted = trained.policy.log_probs(rollouts.sequences(rows))
-    per_row = (predicted.log_probs * with_all.advantages[rows, : predicted.log_probs.shape[1]]).sum(
-        -1
-    )
-    trained.zero_grad()
-    (-(per_row / rollouts.lengths()[rows]).mean()).backward()
-    by_hand = torch.cat([p.grad.flatten() for p in trained.parameters() if p.requires_grad])
-    torch.testing.assert_close(masked, by_hand, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("aggregation", ["token-mean", "sequence-mean", "constant-length"])
-def test_dropping_silent_groups_changes_no_gradient(trained, aggregation):
-    """They are not fed but still counted; only a KL term would miss them."""
-    rollouts, rewards = trained.last_rollouts
-    settings = {"aggregation": aggregation}
-    plain, whole, step = gradient(trained, rollouts, rewards, **settings)
-    iteration = SimpleNamespace(estimator=trained.settings.estimator)
-    kept, rewards = SkipSilentGroups()(rollouts, rewards, iteration)
-    dropped, _, fewer = gradient(trained, kept, rewards, **settings)
-    fed = sum(len(micro.rows) for micro in fewer.micro_batches)
-    signal = int((whole.advantages != 0).any(-1).sum())
-    assert 0 < signal <= fed == int((~kept.skipped).sum()) < len(rollouts)
-    assert fewer.denominators.tokens == step.denominators.tokens
-    assert fewer.denominators.sequences == step.denominators.sequences
-    assert plain.norm() > 1e-3
-    torch.testing.assert_close(dropped, plain, rtol=1e-5, atol=1e-7)
 
 
 def test_nothing_trains_where_no_group_has_a_signal(tmp_path):

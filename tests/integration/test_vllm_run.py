@@ -1,13 +1,7 @@
 """Whole runs whose answers come from a server, and one whose server is not there."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from tiny_runs import fit
-
-sys.path.append(str(Path(__file__).parents[1] / "rollout"))
-
 from vllm_stand_in import Brain, serving
 
 SAMPLER = "model.sampler"
