@@ -7,7 +7,7 @@ import shlex
 from contextlib import redirect_stdout, suppress
 
 import pytest
-from repository import ONE_ITERATION, ROOT, fenced, read, rlzoo, run
+from repository import ONE_ITERATION, PACKAGE, ROOT, fenced, read, rlzoo, run
 
 from rlzoo.algorithms import discover
 from rlzoo.cli import main
@@ -126,11 +126,27 @@ def test_every_page_is_listed():
     assert sorted(re.findall(r"\]\((docs/\S+)\)", table)) == PAGES
 
 
-def test_the_tree_is_there():
-    [tree] = re.findall(r"## The tree\n\n```\n(.*?)```", README, re.S)
+def drawn_tree():
+    """Return the paths that the README's tree draws, and whether each has a line of its own."""
+    [tree] = re.findall(r"## The tree\n.*?```\n(.*?)```", README, re.S)
+    found, folders = {}, []
     for line in tree.splitlines():
-        indent, entry = re.match(r"( *)(\S+)", line).groups()
-        assert (ROOT / ("rlzoo" if indent else ".") / entry).exists(), entry
+        indent, entry, about = re.match(r"( *)(\S+) *(.*)", line).groups()
+        folders = [*folders[: len(indent) // 2], entry]
+        found["".join(folders)] = about
+    return found
+
+
+def test_the_tree_is_there_and_whole():
+    drawn = drawn_tree()
+    assert all((ROOT / path).is_dir() for path in drawn)
+    assert all(about for path, about in drawn.items() if path != "rlzoo/")
+    packages = {f"{p.parent.relative_to(ROOT)}/" for p in PACKAGE.rglob("__init__.py")}
+    assert packages <= set(drawn)
+
+
+def test_the_root_of_the_package_holds_at_most_six_files():
+    assert len([path for path in PACKAGE.iterdir() if path.is_file()]) <= 6
 
 
 def test_the_extras_are_those_of_the_package():
