@@ -23,7 +23,7 @@ from rlzoo.objective.gradient_weight import clip_effect, gradient_weight, ratio_
 from rlzoo.ops import sequence_ratio
 
 DOCS = Path(__file__).parent
-BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#7f7f7f"
+BLUE, ORANGE, GRAY = "#0072b2", "#d55e00", "#7f7f7f"
 LENGTHS = (1, 4, 8, 16, 32, 64)
 NOISE_LENGTHS = (1, 16, 256, 4096)
 TOKEN_NOISE = 0.02
@@ -39,13 +39,13 @@ def draw_weight(name: str, algorithm: Algorithm, path: Path) -> None:
     figure = Figure(figsize=(5.2, 2.6), dpi=90, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for advantage, colour, style, label in (
+    for advantage, color, style, label in (
         (1.0, BLUE, "-", "A > 0"),
         (-1.0, ORANGE, "--", "A < 0"),
     ):
         weights = [gradient_weight(algorithm, r, advantage) for r in ratios]
-        axes.plot(ratios, weights, color=colour, ls=style, lw=2, label=label)
-    axes.axvline(1, color=GREY, lw=0.8, ls=":")
+        axes.plot(ratios, weights, color=color, ls=style, lw=2, label=label)
+    axes.axvline(1, color=GRAY, lw=0.8, ls=":")
     axes.set(xlabel="ratio", ylabel="gradient weight g", title=name)
     if near:
         axes.ticklabel_format(useOffset=False)
@@ -129,7 +129,7 @@ def chance_of_leaving(length: int, band: float) -> float:
 
 
 def drift(length: int, per_token: float) -> tuple[float, float]:
-    """Return the product of the token ratios of an answer, and its length-normalised ratio."""
+    """Return the product of the token ratios of an answer, and its length-normalized ratio."""
     new = torch.full((1, length), math.log(per_token), dtype=torch.float64)
     old, mask = torch.zeros_like(new), torch.ones_like(new, dtype=torch.bool)
     return float((new - old).sum().exp()), float(sequence_ratio(new, old, mask))
@@ -159,20 +159,20 @@ token ratios, and clips the whole answer.
 ## Drift
 
 Let every token have moved by the same 2 %. The product of the token ratios is the true likelihood
-ratio of the answer; it explodes with length. The length-normalised ratio does not move.
+ratio of the answer; it explodes with length. The length-normalized ratio does not move.
 
-| length | product, 1.02 per token | normalised | product, 0.98 per token | normalised |
+| length | product, 1.02 per token | normalized | product, 0.98 per token | normalized |
 |---|---|---|---|---|
 {chr(10).join(rows)}
 
-The product leaves [0.8, 1.2] at length {left}, the normalised ratio never: one clip band
+The product leaves [0.8, 1.2] at length {left}, the normalized ratio never: one clip band
 serves answers of all lengths. But 1.02 is far outside GSPO's own band of [1 - 3e-4, 1 + 4e-4]. With
 a positive advantage GSPO would clip every one of these answers. The table shows that
 the ratio does not depend on length, not that the answer keeps its gradient.
 
 ## Noise
 
-Normalising removes the dependence on length for drift, which is common to all tokens. It does not
+Normalizing removes the dependence on length for drift, which is common to all tokens. It does not
 for noise. If token log-ratios scatter independently with standard deviation {TOKEN_NOISE}, log s
 scatters with {TOKEN_NOISE} / sqrt(length), and the chance of leaving a band of 4e-4 on either side
 depends strongly on length:
@@ -196,12 +196,12 @@ def draw_sequences(path: Path) -> None:
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     lengths = list(range(1, 65))
-    for per_token, colour in ((1.02, BLUE), (0.98, ORANGE)):
+    for per_token, color in ((1.02, BLUE), (0.98, ORANGE)):
         pairs = [drift(n, per_token) for n in lengths]
         left.plot(
-            lengths, [p for p, _ in pairs], color=colour, label=f"product, {per_token} per token"
+            lengths, [p for p, _ in pairs], color=color, label=f"product, {per_token} per token"
         )
-        left.plot(lengths, [s for _, s in pairs], color=colour, ls="--", label="normalised")
+        left.plot(lengths, [s for _, s in pairs], color=color, ls="--", label="normalized")
     left.set(
         xlabel="answer length, tokens", ylabel="ratio of the answer", title="drift of 2 % per token"
     )
@@ -210,9 +210,9 @@ def draw_sequences(path: Path) -> None:
     left.set_yticks([], minor=True)
     left.legend(frameon=False, fontsize=8)
     long = [2**i for i in range(15)]
-    for band, colour, style in ((4e-4, BLUE, "-"), (4e-3, ORANGE, "--"), (4e-2, GREY, ":")):
+    for band, color, style in ((4e-4, BLUE, "-"), (4e-3, ORANGE, "--"), (4e-2, GRAY, ":")):
         chances = [chance_of_leaving(n, band) for n in long]
-        right.plot(long, chances, color=colour, ls=style, lw=2, label=f"band {band:g}")
+        right.plot(long, chances, color=color, ls=style, lw=2, label=f"band {band:g}")
     right.set_xscale("log", base=2)
     right.set(
         xlabel="answer length, tokens",

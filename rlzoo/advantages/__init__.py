@@ -8,7 +8,7 @@ from rlzoo.advantages.base import (
     token_rewards,
     whiten,
 )
-from rlzoo.advantages.gae import GAE, generalised_advantages
+from rlzoo.advantages.gae import GAE, generalized_advantages
 from rlzoo.advantages.gdpo import GDPO
 from rlzoo.advantages.group import (
     OPO,
@@ -43,7 +43,7 @@ __all__ = [
     "ReinforcePP",
     "ReinforcePPBaseline",
     "default_advantage",
-    "generalised_advantages",
+    "generalized_advantages",
     "rows_with_signal",
     "token_rewards",
     "whiten",

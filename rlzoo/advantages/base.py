@@ -120,9 +120,9 @@ def whiten(values: Tensor, mask: Tensor) -> Tensor:
         return torch.where(mask, values, 0.0)
     if _all_equal(kept, mask):
         return torch.zeros_like(values)
-    centred = torch.where(mask, kept - total / count, 0.0)
-    variance = distributed.sum_over_ranks(centred.square().sum()) / (count - 1)
-    return (centred * torch.rsqrt(variance + 1e-8)).to(values.dtype)
+    centered = torch.where(mask, kept - total / count, 0.0)
+    variance = distributed.sum_over_ranks(centered.square().sum()) / (count - 1)
+    return (centered * torch.rsqrt(variance + 1e-8)).to(values.dtype)
 
 
 def _all_equal(values: Tensor, mask: Tensor) -> bool:

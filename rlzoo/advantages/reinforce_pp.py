@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 
 from rlzoo.advantages.base import Advantage, Estimate, Outcome, token_rewards, whiten
-from rlzoo.advantages.gae import generalised_advantages
+from rlzoo.advantages.gae import generalized_advantages
 from rlzoo.advantages.group import GroupCentered
 from rlzoo.errors import UserError
 
@@ -37,7 +37,7 @@ class ReinforcePP(Advantage):
         """Return the whitened rewards to go."""
         mask = outcome.mask & outcome.valid[:, None]
         rewards = token_rewards(outcome.rewards.double(), mask, outcome.penalty)
-        to_go = generalised_advantages(
+        to_go = generalized_advantages(
             rewards, torch.zeros_like(rewards), mask, gamma=self.gamma, lam=1.0
         )
         return Estimate(whiten(to_go.advantages, mask).to(outcome.dtype))
@@ -56,9 +56,9 @@ class ReinforcePPBaseline(GroupCentered):
     name: ClassVar[str] = "reinforce++-baseline"
 
     def __call__(self, outcome: Outcome) -> Estimate:
-        """Return the whitened, centred rewards."""
-        centred, signal = self.of_rows(outcome)
-        tokens = centred[:, None].expand_as(outcome.mask)
+        """Return the whitened, centered rewards."""
+        centered, signal = self.of_rows(outcome)
+        tokens = centered[:, None].expand_as(outcome.mask)
         white = whiten(tokens, outcome.mask & outcome.valid[:, None])
         kept = torch.where(signal[:, None] & outcome.mask, white, 0.0)
         return Estimate(kept.to(outcome.dtype))

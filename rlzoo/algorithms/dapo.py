@@ -9,7 +9,7 @@ from rlzoo.ops import Aggregation
 
 
 class DAPO(Algorithm):
-    """Decoupled clip and dynamic sampling policy optimisation, the objective of it.
+    """Decoupled clip and dynamic sampling policy optimization, the objective of it.
 
     ``J = 1 / (sum_i |y_i|) sum_i sum_t min( r_it A_i, clip(r_it) A_i )``,
     ``clip(r) = clip(r, 1 - clip_low, 1 + clip_high)``,

@@ -1,4 +1,4 @@
-"""Dr. GRPO: GRPO without its two normalisations."""
+"""Dr. GRPO: GRPO without its two normalizations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DrGRPO(Algorithm):
     L the longest answer allowed, a constant.
 
     Source: arXiv 2503.20783, section 3.2. Against GRPO: long wrong answers are no longer
-    penalised less per token, nor are easy and hard prompts weighted more; the loss is about |y|/L
+    penalized less per token, nor are easy and hard prompts weighted more; the loss is about |y|/L
     times smaller, so learning rates do not carry over. Elsewhere: TRL needs both
     ``loss_type="dr_grpo"`` and ``scale_rewards=False``; verl's L is the padded width unless set.
 

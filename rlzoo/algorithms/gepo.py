@@ -13,7 +13,7 @@ from rlzoo.types import PolicyBatch
 
 
 class GEPO(Algorithm):
-    """Group expectation policy optimisation: one denominator for all answers to a prompt.
+    """Group expectation policy optimization: one denominator for all answers to a prompt.
 
     ``J = (1/N) sum_i min( w_i A_i, clip(w_i, 1 - clip_low, 1 + clip_high) A_i )``,
     ``w_i = p_i / E_q``, ``E_q = sum_j q_j^2 / sum_j q_j`` over the group,

@@ -13,7 +13,7 @@ from rlzoo.types import PolicyBatch
 
 
 class GTPO(Algorithm):
-    """Group-relative trajectory-based policy optimisation: conflicts and entropy, no ratio.
+    """Group-relative trajectory-based policy optimization: conflicts and entropy, no ratio.
 
     ``J = (1/N) sum_i delta_i / |y_i| sum_t (A_it - entropy_penalty <H>_i) lambda_it pi / sg[pi]``;
     lambda: a factor of 0 in bad answers, ``conflict_weight`` in good ones, for each run of tokens

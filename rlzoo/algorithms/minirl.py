@@ -20,7 +20,7 @@ class MiniRL(Algorithm):
     ``r_it = exp(log_probs_it - old_log_probs_it)`` left PPO's band the way A pushes it.
 
     Source: arXiv 2512.01374. Against CISPO: staleness (r) is masked, while the gap between sampler
-    and trainer is inside u, so no further correction belongs on top; no length normalisation,
+    and trainer is inside u, so no further correction belongs on top; no length normalization,
     which would break the first-order argument. On mixture-of-experts models off-policy steps also
     want Routing Replay. Elsewhere: verl's decoupled PPO with token weights.
 

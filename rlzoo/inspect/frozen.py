@@ -166,8 +166,8 @@ def seen_by(policy: Policy, frozen: Frozen) -> Frozen:
 def move(run: InspectedRun, frozen: Frozen, updates: int) -> tuple[Frozen, str]:
     """Move the policy by a plain objective on the frozen answers, and look at them again.
 
-    Each update minimises ``-sum_it w_it r_it A_i``, ``w_it = 1 / (N |y_i|)``, ``r_it`` the token
-    ratio to the weights that sampled, ``A_i`` the group-normalised reward: GRPO without its clip,
+    Each update minimizes ``-sum_it w_it r_it A_i``, ``w_it = 1 / (N |y_i|)``, ``r_it`` the token
+    ratio to the weights that sampled, ``A_i`` the group-normalized reward: GRPO without its clip,
     so that nothing but the learning rate holds the policy back.
 
     Args:

@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#4d4d4d"
-"""Okabe-Ito colours, told apart by colour-blind readers; hatches and markers differ as well."""
+BLUE, ORANGE, GREEN, GRAY = "#0072b2", "#e69f00", "#009e73", "#4d4d4d"
+"""Okabe-Ito colors, told apart by color-blind readers; hatches and markers differ as well."""
 
 
 def draw(path: Path, found: dict[str, Any]) -> None:
@@ -57,10 +57,10 @@ def kept_panel(axes: Any, facts: list[dict[str, Any]]) -> None:
         ("kept_answers", "answers", ORANGE, "//", 0.0),
         ("kept_pull", "pull: tokens by w |A| (1 - p)", GREEN, "..", 0.27),
     )
-    for key, label, colour, hatch, shift in kinds:
+    for key, label, color, hatch, shift in kinds:
         values = [100 * fact[key] for fact in facts]
         places = [row + shift for row in range(len(facts))]
-        axes.barh(places, values, 0.26, color=colour, hatch=hatch, edgecolor="white", label=label)
+        axes.barh(places, values, 0.26, color=color, hatch=hatch, edgecolor="white", label=label)
         for place, value in zip(places, values, strict=True):
             axes.text(value + 1, place, f"{value:.1f}", va="center", fontsize=7)
     axes.set(xlim=(0, 112), xlabel="% that keep gradient", title="What is left after the clip")
@@ -76,7 +76,7 @@ def weight_panel(axes: Any, facts: list[dict[str, Any]]) -> None:
         first = not row
         ends, middle = (("weight_min", "weight_max"), ("weight_p10", "weight_p90"))
         axes.plot(
-            [fact[k] for k in ends], [row, row], color=GREY, lw=1.3, marker="|", ms=9,
+            [fact[k] for k in ends], [row, row], color=GRAY, lw=1.3, marker="|", ms=9,
             label="min to max" if first else None,
         )  # fmt: skip
         axes.plot(
@@ -95,7 +95,7 @@ def weight_panel(axes: Any, facts: list[dict[str, Any]]) -> None:
     largest = max(abs(fact[k]) for fact in facts for k in ("weight_min", "weight_max"))
     if largest > 20:
         axes.set_xscale("symlog", linthresh=1.0)
-    axes.axvline(1, color=GREY, lw=1, ls=":")
+    axes.axvline(1, color=GRAY, lw=1, ls=":")
     axes.set(xlabel="g (1: plain policy gradient, 0: none)", title="Weight of a token's gradient")
     axes.margins(x=0.15)
     axes.legend(
@@ -130,9 +130,9 @@ def cosine_panel(figure: Any, axes: Any, cosine: dict[str, Any]) -> None:
     size = 9 if len(names) <= 8 else 7
     for i, row in enumerate(matrix):
         for j, value in enumerate(row):
-            colour = "white" if abs(value) > 0.65 else "black"
+            color = "white" if abs(value) > 0.65 else "black"
             text = f"{value:.2f}" if math.isfinite(value) else "-"
-            axes.text(j, i, text, ha="center", va="center", color=colour, fontsize=size)
+            axes.text(j, i, text, ha="center", va="center", color=color, fontsize=size)
     axes.set_xticks(range(len(names)), names, rotation=35, ha="right")
     axes.set_yticks(range(len(names)), names)
     axes.set_title("Cosine of the gradients")

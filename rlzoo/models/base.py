@@ -37,7 +37,7 @@ class Policy(Weights):
         config: Hugging Face config with its ``model_type``, to build a model from scratch. The
             vocabulary size and special ids come from the tokenizer.
         tokenizer: Folder or hub id of the tokenizer, where it is not the model's own.
-        gguf_file: Name of the GGUF file in `path`; it is dequantised once and cached.
+        gguf_file: Name of the GGUF file in `path`; it is dequantized once and cached.
         dtype: Type of the weights; in one process and under DDP the optimizer of bfloat16 weights
             moves float32 values of them.
         attention: Attention kernel, as transformers names them (sdpa, eager, flash_attention_2, and

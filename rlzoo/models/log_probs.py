@@ -165,13 +165,13 @@ def token_log_probs(
 
     def block(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
         logits = head(hidden).float() / temperature
-        normaliser = logits.logsumexp(-1)
-        log_probs = logits.gather(-1, targets[:, None]).squeeze(-1) - normaliser
+        normalizer = logits.logsumexp(-1)
+        log_probs = logits.gather(-1, targets[:, None]).squeeze(-1) - normalizer
         if not entropy:
             return log_probs, None
-        centred = logits - normaliser[:, None]
+        centered = logits - normalizer[:, None]
         # A banned token (-inf) has p = 0 and adds nothing; 0 * -inf would be NaN.
-        return log_probs, -(centred.exp() * centred.clamp_min(-1e4)).sum(-1)
+        return log_probs, -(centered.exp() * centered.clamp_min(-1e4)).sum(-1)
 
     recompute = torch.is_grad_enabled() and len(targets) > chunk
     log_probs: list[Tensor] = []

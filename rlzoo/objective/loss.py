@@ -1,4 +1,4 @@
-"""From an algorithm and a batch to a loss: normalisation, KL, entropy, the critic's loss. Pure."""
+"""From an algorithm and a batch to a loss: normalization, KL, entropy, the critic's loss. Pure."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class KLPenalty:
 
 
 class Loss(NamedTuple):
-    """A scalar to minimise, this micro-batch's share of the step, and what to log."""
+    """A scalar to minimize, this micro-batch's share of the step, and what to log."""
 
     loss: Tensor
     stats: Stats

@@ -23,12 +23,12 @@ def covariance(advantages: Tensor, log_probs: Tensor, mask: Tensor) -> Tensor:
     Returns:
         (N, T) float64, 0 where masked.
     """
-    centred = []
+    centered = []
     for values in (advantages.detach(), log_probs.detach()):
         kept = values[mask].double()
         total, count = distributed.sum_over_ranks(torch.stack([kept.sum(), mask.sum().double()]))
-        centred.append(values.double() - total / count.clamp(min=1))
-    return torch.where(mask, centred[0] * centred[1], 0.0)
+        centered.append(values.double() - total / count.clamp(min=1))
+    return torch.where(mask, centered[0] * centered[1], 0.0)
 
 
 def largest_share(scores: Tensor, eligible: Tensor, mask: Tensor, share: float) -> Tensor:

@@ -44,7 +44,7 @@ class Anatomy:
         mlp: Width of a dense layer's MLP.
         expert_mlp: Width of an expert.
         vocabulary: V.
-        normed_heads: Whether queries and keys are normalised.
+        normed_heads: Whether queries and keys are normalized.
         tied: Whether the output head is the input embedding.
     """
 

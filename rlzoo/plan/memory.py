@@ -1,4 +1,4 @@
-"""Bytes that one process needs, part by part. docs/scaling.md has the formulae and sources."""
+"""Bytes that one process needs, part by part. docs/scaling.md has the formulas and sources."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def activation_bytes(anatomy: Anatomy, compute: int, *, checkpointing: bool) -> 
     Per layer, with c the bytes of an activation, h the hidden width, q and k the widths of the
     queries and of keys and values together, m the MLP's width, e experts of which x are chosen:
     2 (4 + 2c) h for the norms, c (2q + k) for attention and 4 a for its a heads, (4 + c)(q + k/2)
-    if queries and keys are normalised, 4cm for a gated MLP, or x c (2h + 4m) + 8e + 24x for routed
+    if queries and keys are normalized, 4cm for a gated MLP, or x c (2h + 4m) + 8e + 24x for routed
     experts. The attention matrix is never kept (fused kernels). With checkpointing, one hidden
     state per layer and all that one layer keeps.
 

@@ -168,7 +168,7 @@ def _bandwidth(device: Hardware) -> float:
 
 
 def _link(job: Job, device: Hardware, reach: int = 0) -> float:
-    """Return bytes per second of the slowest link among neighbouring processes, 0 for all."""
+    """Return bytes per second of the slowest link among neighboring processes, 0 for all."""
     world, nodes = job.sharding.world, job.sharding.nodes
     if world == 1:
         return 1e9  # nothing travels

@@ -103,8 +103,8 @@ class SoftmaxRouter(RouterAdapter):
     def weights(self, router: nn.Module, logits: Tensor, experts: Tensor) -> Tensor:
         """Return the softmax at the given experts; a router without the switch always divides."""
         kept = self.probabilities(logits).gather(-1, experts)
-        normalise = getattr(router, "norm_topk_prob", True)
-        return kept / kept.sum(-1, keepdim=True) if normalise else kept
+        normalize = getattr(router, "norm_topk_prob", True)
+        return kept / kept.sum(-1, keepdim=True) if normalize else kept
 
 
 class DeepseekV2Router(RouterAdapter):

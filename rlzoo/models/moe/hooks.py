@@ -77,8 +77,8 @@ class Watch:
     def _measure(self, layer: int, logits: Tensor, used: Tensor, *, again: bool) -> None:
         settings, adapter = self.taps.settings, self.taps.adapter
         if settings.in_loss:
-            normaliser = logits.float().logsumexp(-1)
-            sums = self.weights @ adapter.probabilities(logits), self.weights @ normaliser.square()
+            normalizer = logits.float().logsumexp(-1)
+            sums = self.weights @ adapter.probabilities(logits), self.weights @ normalizer.square()
             if not again:
                 self.sums[layer] = sums
         if settings.statistics and not again:

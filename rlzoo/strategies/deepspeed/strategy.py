@@ -1,4 +1,4 @@
-"""DeepSpeed under manual optimisation: ZeRO 1 to 3, and experts sharded over processes."""
+"""DeepSpeed under manual optimization: ZeRO 1 to 3, and experts sharded over processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
     of one process on all rows. Needs the `deepspeed` extra; runs on CUDA, and on CPU with gloo.
 
     Args:
-        ep_size: Processes that share one set of experts; 1 shards none. Neighbouring ranks form
+        ep_size: Processes that share one set of experts; 1 shards none. Neighboring ranks form
             such a set, so it should fit into a node. Must divide experts and processes.
         zero_stage: 1 cuts up optimizer states, 2 gradients as well, 3 weights as well. Experts are
             cut up over the processes that hold the same ones.
