@@ -1,4 +1,4 @@
-"""From rewards to advantages: one estimator per class, all over the whole batch of all ranks."""
+"""Advantage estimators, one per class, over the whole batch of all ranks."""
 
 from rlzoo.advantages.base import (
     Advantage,

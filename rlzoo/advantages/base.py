@@ -1,4 +1,4 @@
-"""What an estimator is given and returns, and the functions that several of them share."""
+"""The base of advantage estimators, what one is given and returns, and shared functions."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Outcome:
 def token_rewards(totals: Tensor, mask: Tensor, penalty: Tensor | None = None) -> Tensor:
     """Reward per token: the answer's on the last token, minus the KL cost on every token.
 
-    ``r_t = -penalty_t + reward * [t is the last token]``
+    ``reward_t = -penalty_t + total * [t is the last token]``
 
     Args:
         totals: (N,) reward of each answer.

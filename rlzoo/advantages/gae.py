@@ -16,8 +16,9 @@ def generalized_advantages(
 ) -> Estimate:
     """Generalized advantage estimation over the tokens of each answer.
 
-    ``delta_t = r_t + gamma V_{t+1} - V_t``, ``A_t = delta_t + gamma lam A_{t+1}``,
-    ``return_t = A_t + V_t``; V after the last token is 0. Masked tokens are stepped over.
+    ``delta_t = reward_t + gamma value_{t+1} - value_t``, ``A_t = delta_t + gamma lam A_{t+1}``,
+    ``return_t = A_t + value_t``; the value after the last token is 0. Masked tokens are stepped
+    over.
 
     Source: arXiv 1506.02438, eq. 16.
 
@@ -46,8 +47,8 @@ def generalized_advantages(
 class GAE(Advantage):
     """Generalized advantage estimation from a critic, whitened over the batch.
 
-    ``A_t = sum_k (gamma lam)^k (r_{t+k} + gamma V_{t+k+1} - V_{t+k})``; the critic's targets are
-    taken before whitening.
+    ``A_t = sum_k (gamma lam)^k delta_{t+k}``, ``delta_t = reward_t + gamma value_{t+1} - value_t``;
+    the critic's targets are taken before whitening.
 
     Source: arXiv 1506.02438, eq. 16.
 

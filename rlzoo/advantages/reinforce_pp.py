@@ -15,8 +15,9 @@ from rlzoo.errors import UserError
 class ReinforcePP(Advantage):
     """Discounted reward to go of each token, whitened over the tokens of the whole batch.
 
-    ``G_t = sum_{k >= t} gamma^(k - t) r_k``, ``A_t = (G_t - mean) / sqrt(var + 1e-8)``; r is the
-    reward on the last token minus beta KL on every token (``kl.placement: reward``, k1).
+    ``A_t = (to_go_t - mean) / sqrt(var + 1e-8)``, ``to_go_t = sum_{k >= t} gamma^(k - t) reward_k``,
+    ``reward_t`` the answer's reward on its last token, minus beta KL on every token
+    (``kl.placement: reward``, k1).
 
     Source: REINFORCE++, arXiv 2501.03262, section 3. Mean and variance are over tokens, so long
     answers weigh more. The baseline is the batch's: a prompt whose answers all fail is pushed down.

@@ -18,9 +18,9 @@ class CISPO(Algorithm):
     ``r_it = exp(log_probs_it - old_log_probs_it)``, sg = stop-gradient.
 
     Source: MiniMax-M1, arXiv 2506.13585, eq. 4 (no lower bound, cap not disclosed); ScaleRL, arXiv
-    2510.13786, finds caps of 4 to 8 alike. The value of J is not centered: do not read progress from
-    it. Elsewhere: ``ratio_cap`` is absolute, as TRL's ``epsilon_high``; in verl and slime the same
-    cap is written ``clip_high = ratio_cap - 1``.
+    2510.13786, finds caps of 4 to 8 alike. The value of J is not centered: it does not show
+    progress. Elsewhere: ``ratio_cap`` is absolute, as TRL's ``epsilon_high``; in verl and slime the
+    same cap is written ``clip_high = ratio_cap - 1``.
 
     Args:
         ratio_cap: Largest weight a token may have; absolute, so 5 means 5 and not 1 + 5.

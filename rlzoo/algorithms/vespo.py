@@ -20,7 +20,8 @@ class VESPO(Algorithm):
     (k, lam) by the sign of A_it. phi(1) = 1 and phi vanishes at 0 and at infinity.
 
     Source: arXiv 2602.10693. Against TOPR and CISPO: the weight is smooth and never a cap, and
-    needs no length normalization. Its value is not centered. Elsewhere: TRL's ``loss_type="vespo"``.
+    needs no length normalization. Its value is not centered. Elsewhere: TRL's
+    ``loss_type="vespo"``.
 
     Args:
         k_pos: Power of W for positive advantages.

@@ -1,4 +1,4 @@
-"""What was found, as one picture: kept shares, weights, signal over noise, cosines."""
+"""The picture of an inspection: kept shares, weights, signal over noise, cosines."""
 
 from __future__ import annotations
 

@@ -30,7 +30,9 @@ def plain_weight(head: Any) -> Tensor | None:
 def linear_log_probs(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, chunk: int
 ) -> Tensor:
-    """Score one target per hidden state: log softmax(hidden W^T / temperature)[target] in fp32.
+    """Give one target per hidden state its log-probability, in fp32.
+
+    ``log softmax(hidden @ weight.T / temperature)[target]``
 
     Value and gradient are those of the plain formula; at most two (chunk, V) blocks are alive.
 
@@ -46,6 +48,7 @@ def linear_log_probs(
     """
     kind = hidden.device.type
     if torch.is_autocast_enabled(kind):
+        # Cast by hand: the backward pass runs outside of autocast and needs operands of one type.
         half = torch.get_autocast_dtype(kind)
         hidden, weight = hidden.to(half), weight.to(half)
     with torch.autocast(kind, enabled=False):
@@ -54,9 +57,10 @@ def linear_log_probs(
 
 
 class _LogProbs(torch.autograd.Function):
-    """d log_prob_i / d logits_i = (onehot(target_i) - softmax_i) / temperature.
+    """d log_prob_i / d hidden_i = (onehot(target_i) - softmax_i) @ weight / temperature.
 
-    The last block of logits waits for the backward pass; the others are computed again.
+    The gradient of the weight is summed over blocks in the weight's own type. The last block of
+    logits waits for the backward pass; the others are computed again.
     """
 
     @staticmethod

@@ -19,6 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from rlzoo.models.feeding import dense_attention, flash_attention, flex_attention
 from rlzoo.models.feeding.layout import Layout
 
+# Logits of one block: 256 tokens at a vocabulary of 49152. A block is passed over several times,
+# so it must be small beside memory, and large enough for its product to run at full speed.
 CHUNK_FLOATS = 3 * 2**22
 Head = Callable[[Tensor], Tensor]
 
@@ -146,7 +148,9 @@ def token_log_probs(
     entropy: bool = False,
     chunk: int = 1024,
 ) -> tuple[Tensor, Tensor | None]:
-    """Score one target per hidden state: log softmax(head(hidden) / temperature)[target] in fp32.
+    """Give one target per hidden state its log-probability, in fp32.
+
+    ``log softmax(head(hidden) / temperature)[target]``
 
     With gradients on and more than one chunk, each chunk's logits are recomputed in the backward
     pass, so that at most one (chunk, V) block is alive in either direction.

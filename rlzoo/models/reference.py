@@ -14,7 +14,7 @@ from rlzoo.types import Sequences
 
 
 class Reference:
-    """Scores tokens under fixed weights.
+    """Log-probs of tokens under fixed weights.
 
     It is deliberately not a ``torch.nn.Module``: neither the optimizer, nor a checkpoint, nor
     ``train()`` reaches it, so it is always rebuilt from its own source.

@@ -1,4 +1,4 @@
-"""How far ratios scatter, token by token and answer by answer, also against answer length."""
+"""The scatter of log-ratios, by token and by answer, also against answer length."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """The data of one iteration: Prompts -> Rollouts, Rewards -> Experience -> PolicyBatch.
 
 Legend, used in every file: ``P`` prompts of one iteration, ``G`` answers per prompt,
-``N = P * G`` rollouts, ``T`` response tokens (padded), ``S`` prompt + response, ``V`` vocabulary.
+``N = P * G`` answers, ``T`` response tokens (padded), ``S`` prompt and response, ``V`` vocabulary,
+``K`` rewards, ``L`` layers that have experts, ``E`` experts of a layer, ``H`` hidden size, ``M``
+masked-in tokens. A small ``n``, ``s`` or ``t`` is a part of the large one.
 """
 
 from __future__ import annotations
@@ -308,7 +310,7 @@ def _rows(token_ids: Tensor, lengths: Tensor) -> list[tuple[list[int], int]]:
 
 @dataclass(frozen=True)
 class Rewards:
-    """What every reward said about every answer.
+    """The reward of every answer, by reward and combined.
 
     Attributes:
         table: N lists of K rewards, None where one abstained.

@@ -28,8 +28,8 @@ class Ragged:
     of its keys.
 
     Attributes:
-        queries: (Q,) long, the fed token behind each query.
-        keys: (K,) long, likewise for keys and values.
+        queries: (queries,) long, the fed token behind each query.
+        keys: (keys,) long, likewise for keys and values.
         query_ends: (n + 1,) int32, where each piece's queries begin, and their number.
         key_ends: (n + 1,) int32, likewise.
         longest: Most queries and most keys of a piece.

@@ -1,4 +1,4 @@
-"""Where a model's files are: a folder, a hub id, a package, or a GGUF file converted once."""
+"""A model's files: a folder, a hub id, a package, or a GGUF file converted once."""
 
 from __future__ import annotations
 

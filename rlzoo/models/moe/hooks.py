@@ -53,8 +53,8 @@ class Watch:
 
         Args:
             layer: Place among the layers with experts.
-            router: It.
-            choice: Its own.
+            router: The router.
+            choice: Its own choice.
             again: Whether activations are being recomputed: then nothing is noted twice, and the
                 same operations run.
 
