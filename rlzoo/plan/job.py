@@ -143,7 +143,7 @@ def precision_of(precision: str, dtype: str, states: int, kind: str) -> Precisio
     DeepSpeed keeps an fp32 copy of the weights beside whatever it trains (12 bytes per parameter
     with AdamW: ZeRO, section 3.1). In one process and under DDP, rlzoo's optimizer of bfloat16
     weights keeps the other 16 bits, and fp32 gradients. Lightning's bf16-mixed trains fp32 weights
-    and copies them for each pass; under FSDP2, which refuses bfloat16 weights, it takes their place.
+    and copies them for each pass; FSDP2 refuses bfloat16 weights, and bf16-mixed takes their place.
 
     Args:
         precision: ``trainer.precision``.

@@ -48,8 +48,8 @@ def decoding(job: Job, device: Hardware) -> Bound:
     Arithmetic per token: 2 operations for each parameter it is multiplied by, and 4 L s q for
     attention over s earlier tokens, q the width of the queries. Memory: every weight that some
     token meets is read once, and each answer's keys and values. With b answers, E experts and x
-    chosen, E (1 - (1 - x/E)^b) experts are met if routers choose evenly. Network: weights that are partitioned are gathered for every step, and
-    sharded experts get their tokens by all-to-all.
+    chosen, E (1 - (1 - x/E)^b) experts are met if routers choose evenly. Network: weights that are
+    partitioned are gathered for every step, and sharded experts get their tokens by all-to-all.
 
     Args:
         job: The run.
@@ -85,10 +85,10 @@ def training(job: Job, device: Hardware) -> Bound:
     Arithmetic per token and pass, in operations for each parameter it is multiplied by: 2 forward,
     2 for gradients of activations, 2 for gradients of weights that train, 2 more with
     checkpointing, and 2 for each forward pass that trains nothing (old and reference log-probs);
-    2 L s q per causal attention forward over s tokens, twice that backward; a separate critic adds its share. Network:
-    gradients are reduced once per update, by a ring's all-reduce under DDP and ZeRO 1 and 2, which
-    sends all gradients twice, times (world - 1) / world; ZeRO 3 and FSDP2 gather the weights twice
-    and reduce gradients once in every micro-batch.
+    2 L s q per causal attention forward over s tokens, twice that backward; a separate critic adds
+    its share. Network: gradients are reduced once per update, by a ring's all-reduce under DDP and
+    ZeRO 1 and 2, which sends all gradients twice, times (world - 1) / world; ZeRO 3 and FSDP2
+    gather the weights twice and reduce gradients once in every micro-batch.
 
     Args:
         job: The run.

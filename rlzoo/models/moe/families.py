@@ -17,7 +17,7 @@ from rlzoo.errors import UserError
 
 
 class Choice(NamedTuple):
-    """What a router says about tokens: (tokens, E) raw logits, (tokens, k) gate weights and experts."""
+    """A router's choice: raw logits (tokens, E), gate weights and experts (tokens, k)."""
 
     logits: Tensor
     weights: Tensor
