@@ -15,7 +15,8 @@ from rlzoo.errors import UserError
 class ReinforcePP(Advantage):
     """Discounted reward to go of each token, whitened over the tokens of the whole batch.
 
-    ``A_t = (to_go_t - mean) / sqrt(var + 1e-8)``, ``to_go_t = sum_{k >= t} gamma^(k - t) reward_k``,
+    ``A_t = (to_go_t - mean) / sqrt(var + 1e-8)``,
+    ``to_go_t = sum_{k >= t} gamma^(k - t) reward_k``,
     ``reward_t`` the answer's reward on its last token, minus beta KL on every token
     (``kl.placement: reward``, k1).
 
