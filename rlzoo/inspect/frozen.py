@@ -149,7 +149,7 @@ def _iteration(module: RLModule) -> Iteration:
 
 
 def seen_by(policy: Policy, frozen: Frozen) -> Frozen:
-    """Return the same answers with log-probabilities and entropies of the policy as it is now."""
+    """Return the same answers with log-probs and entropies of the policy as it is now."""
     policy.training_mode()
 
     def both(sequences: Sequences) -> dict[str, Tensor]:

@@ -50,7 +50,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class TokenView:
-    """One objective on all answers, as seen from the log-probabilities.
+    """One objective on all answers, as seen from the log-probs.
 
     Attributes:
         loss: The step's loss.
