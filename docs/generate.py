@@ -152,13 +152,14 @@ def sequences_page() -> str:
 
 <!-- Written by docs/generate.py; every number here is computed there. -->
 
-A ratio per token treats every token as a decision of its own. The reward judges the whole answer. GSPO (arXiv 2507.18071) takes one ratio per answer, the geometric mean of its
-token ratios, and clips the whole answer.
+A ratio per token treats every token as a decision of its own. The reward judges the whole answer.
+GSPO (arXiv 2507.18071) takes one ratio per answer, the geometric mean of its token ratios, and
+clips the whole answer.
 
 ## Drift
 
-Suppose that every token has moved by the same 2 %. The product of the token ratios is the true likelihood
-ratio of the answer; it explodes with length. The length-normalized ratio does not move.
+Suppose that every token has moved by the same 2 %. The product of the token ratios is the true
+likelihood ratio of the answer; it explodes with length. The length-normalized ratio does not move.
 
 | length | product, 1.02 per token | normalized | product, 0.98 per token | normalized |
 |---|---|---|---|---|
