@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rlzoo.models.feeding.dense_attention import Pieces, check_plain
 
 NAME = "flash_attention_2"
-_CAUSAL = (-1, 0)
+_CAUSAL = (-1, 0)  # varlen_attn's window: all that stands before, nothing that follows
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ def _sums(weights: Tensor) -> Tensor:
 
 def _invert(weights: Tensor, uniforms: Tensor, sums: Tensor) -> Tensor:
     size = weights.shape[-1]
+    # In float64: a float32 sum over a vocabulary would drop the mass of rare tokens.
     cumulative = sums.cumsum(-1)
     target = _below(uniforms[:, None] * cumulative[:, -1:], cumulative[:, -1:])
     run = _first_above(cumulative, target)
