@@ -23,7 +23,7 @@ class DynamicSampling(Filter):
     stay as they are. Silence is judged by the task's own outcome (``evaluation.accuracy``), not by
     the sum of rewards, which a length penalty makes look informative. A group that is still silent
     after the last round stays, and trains on that sum: its advantages are 0 only where the sums are
-    equal too. It goes before filters that mark answers: fresh answers carry no marks.
+    equal too. List this filter before those that mark answers: fresh answers carry no marks.
 
     Source: DAPO, arXiv 2503.14476, eq. 11 (there without a bound).
 
