@@ -148,28 +148,28 @@ def sequences_page() -> str:
 
 <!-- Written by docs/generate.py; every number here is computed there. -->
 
-An importance ratio per token treats an answer as that many separate decisions. The reward judges
-the answer as one. GSPO (arXiv 2507.18071) takes one ratio per answer, the geometric mean of its
-token ratios, and clips the whole answer.
+A ratio per token treats every token as a decision of its own. The reward judges the whole answer.
+GSPO (arXiv 2507.18071) takes one ratio per answer, the geometric mean of its token ratios, and
+clips the whole answer.
 
 ## Drift
 
-Let every token have moved by the same 2 %. The product of the token ratios is the true likelihood
-ratio of the answer; it explodes with length. The length-normalized ratio does not move.
+Suppose that every token has moved by the same 2 %. The product of the token ratios is the true
+likelihood ratio of the answer; it explodes with length. The length-normalized ratio does not move.
 
 | length | product, 1.02 per token | normalized | product, 0.98 per token | normalized |
 |---|---|---|---|---|
 {chr(10).join(rows)}
 
-The product leaves [0.8, 1.2] at length {left}, the normalized ratio never: one clip band
+The product leaves [0.8, 1.2] at length {left}; the normalized ratio never does. So one clip band
 serves answers of all lengths. But 1.02 is far outside GSPO's own band of [1 - 3e-4, 1 + 4e-4]. With
 a positive advantage GSPO would clip every one of these answers. The table shows that
 the ratio does not depend on length, not that the answer keeps its gradient.
 
 ## Noise
 
-Normalizing removes the dependence on length for drift, which is common to all tokens. It does not
-for noise. If token log-ratios scatter independently with standard deviation {TOKEN_NOISE}, log s
+Normalizing removes the dependence on length for drift, which is common to all tokens, but not for
+noise. If token log-ratios scatter independently with standard deviation {TOKEN_NOISE}, log s
 scatters with {TOKEN_NOISE} / sqrt(length), and the chance of leaving a band of 4e-4 on either side
 depends strongly on length:
 
@@ -178,9 +178,9 @@ depends strongly on length:
 {chr(10).join(noise)}
 
 The paper's 3e-4 and 4e-4 therefore suit answers of thousands of tokens. For short answers widen
-the band, about as 1 / sqrt(length), or steer it by `policy/clip_fraction`. At start, rlzoo warns
-when the noise of the log-probabilities alone exceeds the band, and during training when most of the
-tokens are clipped.
+the band, about as 1 / sqrt(length), or set it by `policy/clip_fraction`. rlzoo warns at the start
+when the noise of the log-probs alone exceeds the band, and during training when most of the tokens
+are clipped.
 
 ![Drift and noise against answer length](images/why_sequences.png)
 """

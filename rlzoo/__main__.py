@@ -1,4 +1,4 @@
-"""What starts first: the overview at once, everything else after its libraries are loaded."""
+"""The entry point: the overview at once, all else after its libraries are loaded."""
 
 from __future__ import annotations
 

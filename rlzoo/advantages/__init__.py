@@ -1,4 +1,4 @@
-"""From rewards to advantages: one estimator per class, all over the whole batch of all ranks."""
+"""Advantage estimators, one per class, over the whole batch of all ranks."""
 
 from rlzoo.advantages.base import (
     Advantage,
@@ -8,7 +8,7 @@ from rlzoo.advantages.base import (
     token_rewards,
     whiten,
 )
-from rlzoo.advantages.gae import GAE, generalised_advantages
+from rlzoo.advantages.gae import GAE, generalized_advantages
 from rlzoo.advantages.gdpo import GDPO
 from rlzoo.advantages.group import (
     OPO,
@@ -43,7 +43,7 @@ __all__ = [
     "ReinforcePP",
     "ReinforcePPBaseline",
     "default_advantage",
-    "generalised_advantages",
+    "generalized_advantages",
     "rows_with_signal",
     "token_rewards",
     "whiten",

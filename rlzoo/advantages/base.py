@@ -1,4 +1,4 @@
-"""What an estimator is given and returns, and the functions that several of them share."""
+"""The base of advantage estimators, what one is given and returns, and shared functions."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Outcome:
 def token_rewards(totals: Tensor, mask: Tensor, penalty: Tensor | None = None) -> Tensor:
     """Reward per token: the answer's on the last token, minus the KL cost on every token.
 
-    ``r_t = -penalty_t + reward * [t is the last token]``
+    ``reward_t = -penalty_t + total * [t is the last token]``
 
     Args:
         totals: (N,) reward of each answer.
@@ -121,9 +121,9 @@ def whiten(values: Tensor, mask: Tensor) -> Tensor:
         return torch.where(mask, values, 0.0)
     if _all_equal(kept, mask):
         return torch.zeros_like(values)
-    centred = torch.where(mask, kept - total / count, 0.0)
-    variance = distributed.sum_over_ranks(centred.square().sum()) / (count - 1)
-    return (centred * torch.rsqrt(variance + 1e-8)).to(values.dtype)
+    centered = torch.where(mask, kept - total / count, 0.0)
+    variance = distributed.sum_over_ranks(centered.square().sum()) / (count - 1)
+    return (centered * torch.rsqrt(variance + 1e-8)).to(values.dtype)
 
 
 def _all_equal(values: Tensor, mask: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation, with a critic."""
+"""Generalized advantage estimation, with a critic."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from rlzoo.advantages.base import Advantage, Estimate, Outcome, token_rewards, w
 from rlzoo.errors import UserError
 
 
-def generalised_advantages(
+def generalized_advantages(
     rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, lam: float
 ) -> Estimate:
-    """Generalised advantage estimation over the tokens of each answer.
+    """Generalized advantage estimation over the tokens of each answer.
 
-    ``delta_t = r_t + gamma V_{t+1} - V_t``, ``A_t = delta_t + gamma lam A_{t+1}``,
-    ``return_t = A_t + V_t``; V after the last token is 0. Masked tokens are stepped over.
+    ``delta_t = reward_t + gamma value_{t+1} - value_t``, ``A_t = delta_t + gamma lam A_{t+1}``,
+    ``return_t = A_t + value_t``; the value after the last token is 0. Masked tokens are stepped
+    over.
 
     Source: arXiv 1506.02438, eq. 16.
 
@@ -44,17 +45,17 @@ def generalised_advantages(
 
 
 class GAE(Advantage):
-    """Generalised advantage estimation from a critic, whitened over the batch.
+    """Generalized advantage estimation from a critic, whitened over the batch.
 
-    ``A_t = sum_k (gamma lam)^k (r_{t+k} + gamma V_{t+k+1} - V_{t+k})``; the critic's targets are
-    taken before whitening.
+    ``A_t = sum_k (gamma lam)^k delta_{t+k}``, ``delta_t = reward_t + gamma value_{t+1} - value_t``;
+    the critic's targets are taken before whitening.
 
     Source: arXiv 1506.02438, eq. 16.
 
     Args:
         gamma: Discount per token; 1 for tasks rewarded at the end of an answer.
         lam: Trace decay per token; 1 is reward minus value.
-        whitening: Whether to standardise advantages over all tokens of the iteration.
+        whitening: Whether to standardize advantages over all tokens of the iteration.
     """
 
     name: ClassVar[str] = "gae"
@@ -73,7 +74,7 @@ class GAE(Advantage):
             raise ValueError("GAE: the outcome carries no values")
         mask = outcome.mask & outcome.valid[:, None]
         rewards = token_rewards(outcome.rewards.to(outcome.values.dtype), mask, outcome.penalty)
-        estimate = generalised_advantages(
+        estimate = generalized_advantages(
             rewards, outcome.values, mask, gamma=self.gamma, lam=self.lam
         )
         if not self.whitening:

@@ -1,4 +1,4 @@
-"""GDPO: every reward is normalised by itself before rewards are added."""
+"""GDPO: every reward is normalized by itself before rewards are added."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlzoo.advantages.groups import Groups
 
 
 class GDPO(Advantage):
-    """Each reward normalised in its group, then added by weight, then normalised over the batch.
+    """Each reward normalized in its group, then added by weight, then normalized over the batch.
 
     ``a_ik = (R_ik - mean_k) / (std_k + 1e-4)`` per group, ``s_i = sum_k w_k a_ik``,
     ``A_i = (s_i - mean_b) / (std_b + 1e-4)`` over all answers with a reward;
@@ -42,7 +42,7 @@ class GDPO(Advantage):
         """
         total = torch.zeros(len(valid), dtype=torch.float64)
         for groups, weight in _columns(components, weights, group_ids, valid):
-            normal = groups.centred / (groups.std[groups.index] + STD_FLOOR)
+            normal = groups.centered / (groups.std[groups.index] + STD_FLOOR)
             total = total + weight * torch.where(groups.signal, normal, 0.0)
         mean, std = batch_moments(total, valid)
         signal = _signal(components, weights, group_ids, valid)

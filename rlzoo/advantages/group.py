@@ -99,7 +99,7 @@ class GroupNormalized(GroupAdvantage):
 
     def of_groups(self, groups: Groups) -> Tensor:
         """Return ``(R - mean) / (std + 1e-4)``."""
-        return groups.centred / (groups.std[groups.index] + STD_FLOOR)
+        return groups.centered / (groups.std[groups.index] + STD_FLOOR)
 
 
 class GroupCentered(GroupAdvantage):
@@ -114,7 +114,7 @@ class GroupCentered(GroupAdvantage):
 
     def of_groups(self, groups: Groups) -> Tensor:
         """Return ``R - mean``."""
-        return groups.centred
+        return groups.centered
 
 
 class BatchNormalized(GroupAdvantage):
@@ -132,8 +132,8 @@ class BatchNormalized(GroupAdvantage):
 
     def of_groups(self, groups: Groups) -> Tensor:
         """Return ``(R - mean) / (std_b + 1e-4)``."""
-        centred = torch.where(groups.signal, groups.centred, 0.0)
-        return centred / (batch_moments(centred, groups.valid)[1] + STD_FLOOR)
+        centered = torch.where(groups.signal, groups.centered, 0.0)
+        return centered / (batch_moments(centered, groups.valid)[1] + STD_FLOOR)
 
 
 def batch_moments(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,7 +157,7 @@ class LeaveOneOut(GroupAdvantage):
     def of_groups(self, groups: Groups) -> Tensor:
         """Return ``n / (n - 1) (R - mean)``."""
         count = groups.count[groups.index]
-        return groups.centred * count / (count - 1).clamp(min=1)
+        return groups.centered * count / (count - 1).clamp(min=1)
 
 
 class MaxRL(GroupAdvantage):
@@ -184,7 +184,7 @@ class MaxRL(GroupAdvantage):
                 f"MaxRL divides by the mean reward of a group, and one is {float(mean[bad][0]):.4g}"
                 "; give rewards that are never negative, or set model.advantage GroupCentered"
             )
-        return groups.centred / (mean + 1e-6)
+        return groups.centered / (mean + 1e-6)
 
 
 class OPO(GroupAdvantage):

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 
 from rlzoo.advantages.base import Advantage, Estimate, Outcome, token_rewards, whiten
-from rlzoo.advantages.gae import generalised_advantages
+from rlzoo.advantages.gae import generalized_advantages
 from rlzoo.advantages.group import GroupCentered
 from rlzoo.errors import UserError
 
@@ -15,8 +15,10 @@ from rlzoo.errors import UserError
 class ReinforcePP(Advantage):
     """Discounted reward to go of each token, whitened over the tokens of the whole batch.
 
-    ``G_t = sum_{k >= t} gamma^(k - t) r_k``, ``A_t = (G_t - mean) / sqrt(var + 1e-8)``; r is the
-    reward on the last token minus beta KL on every token (``kl.placement: reward``, k1).
+    ``A_t = (to_go_t - mean) / sqrt(var + 1e-8)``,
+    ``to_go_t = sum_{k >= t} gamma^(k - t) reward_k``,
+    ``reward_t`` the answer's reward on its last token, minus beta KL on every token
+    (``kl.placement: reward``, k1).
 
     Source: REINFORCE++, arXiv 2501.03262, section 3. Mean and variance are over tokens, so long
     answers weigh more. The baseline is the batch's: a prompt whose answers all fail is pushed down.
@@ -37,7 +39,7 @@ class ReinforcePP(Advantage):
         """Return the whitened rewards to go."""
         mask = outcome.mask & outcome.valid[:, None]
         rewards = token_rewards(outcome.rewards.double(), mask, outcome.penalty)
-        to_go = generalised_advantages(
+        to_go = generalized_advantages(
             rewards, torch.zeros_like(rewards), mask, gamma=self.gamma, lam=1.0
         )
         return Estimate(whiten(to_go.advantages, mask).to(outcome.dtype))
@@ -56,9 +58,9 @@ class ReinforcePPBaseline(GroupCentered):
     name: ClassVar[str] = "reinforce++-baseline"
 
     def __call__(self, outcome: Outcome) -> Estimate:
-        """Return the whitened, centred rewards."""
-        centred, signal = self.of_rows(outcome)
-        tokens = centred[:, None].expand_as(outcome.mask)
+        """Return the whitened, centered rewards."""
+        centered, signal = self.of_rows(outcome)
+        tokens = centered[:, None].expand_as(outcome.mask)
         white = whiten(tokens, outcome.mask & outcome.valid[:, None])
         kept = torch.where(signal[:, None] & outcome.mask, white, 0.0)
         return Estimate(kept.to(outcome.dtype))

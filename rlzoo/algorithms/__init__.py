@@ -1,4 +1,4 @@
-"""Every objective of the zoo, found by looking: one file here is one objective, no other edit."""
+"""The objectives of the zoo, one file each, found by discovery."""
 
 from __future__ import annotations
 

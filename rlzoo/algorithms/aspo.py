@@ -13,7 +13,7 @@ from rlzoo.types import PolicyBatch
 
 
 class ASPO(Algorithm):
-    """Asymmetric importance sampling policy optimisation: weight 1/r where ``A > 0``.
+    """Asymmetric importance sampling policy optimization: weight 1/r where ``A > 0``.
 
     ``J = (1 / sum_i |y_i|) sum_i sum_t sg[w_it] A_it pi(y_it) / sg[pi(y_it)]``,
     ``w = min(1 / r, weight_cap)`` where ``A > 0``, ``w = min(r, weight_cap)`` elsewhere,

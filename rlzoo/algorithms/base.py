@@ -17,10 +17,10 @@ Unit = Literal["row", "group", "minibatch"]
 
 
 class Surrogate(NamedTuple):
-    """What an algorithm maximises, and where its clip acted.
+    """What an algorithm maximizes, and where its clip acted.
 
     Attributes:
-        objective: (N, T) per-token surrogate, maximised.
+        objective: (N, T) per-token surrogate, maximized.
         clipped: (N, T) bool, the tokens whose gradient the clip removed or changed.
     """
 

@@ -54,6 +54,7 @@ class ClipCov(Algorithm):
         cov = covariance(batch.advantages, batch.log_probs, batch.mask)
         fits = batch.mask & ~clipped & (cov > self.covariance_low) & (cov < self.covariance_high)
         place = torch.arange(cov.shape[1], device=cov.device)
+        # The sine hash of shader code: the same number for the same token, on every rank.
         mixed = batch.old_log_probs.double() * 12.9898 + place * 78.233 + self.seed
         drawn = largest_share((mixed.sin() * 43758.5453).frac().abs(), fits, batch.mask, self.share)
         return Surrogate(torch.where(drawn, 0.0, objective), clipped | drawn)

@@ -9,7 +9,7 @@ from rlzoo.ops import Aggregation
 
 
 class DAPO(Algorithm):
-    """Decoupled clip and dynamic sampling policy optimisation, the objective of it.
+    """Decoupled clip and dynamic sampling policy optimization, the objective of it.
 
     ``J = 1 / (sum_i |y_i|) sum_i sum_t min( r_it A_i, clip(r_it) A_i )``,
     ``clip(r) = clip(r, 1 - clip_low, 1 + clip_high)``,
@@ -17,7 +17,7 @@ class DAPO(Algorithm):
 
     Source: arXiv 2503.14476, eq. 8. Against GRPO: clip-higher leaves unlikely tokens room to grow,
     and the mean over tokens lets long answers weigh more. The rest of the paper is settings of the
-    base: no KL, ``mask_truncated``, a length reward, groups without signal. Elsewhere: TRL's
+    run: no KL, a length reward, the filters MaskTruncated and DynamicSampling. Elsewhere: TRL's
     ``loss_type="dapo"`` is this mean with a symmetric band; verl adds a dual clip at 3.
 
     Args:

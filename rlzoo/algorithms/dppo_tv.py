@@ -15,8 +15,8 @@ from rlzoo.types import PolicyBatch
 class DPPOTV(Algorithm):
     """Divergence PPO, binary total variation: tokens that moved too much probability are masked.
 
-    ``J = (1 / sum_i |y_i|) sum_i sum_t M_it sg[ min(r_it, ratio_cap) ] A_it log_probs_it``,
-    ``M = 0`` where the divergence of ``p = exp(log_probs)`` from ``q = exp(old_log_probs)``,
+    ``J = (1 / sum_i |y_i|) sum_i sum_t m_it sg[ min(r_it, ratio_cap) ] A_it log_probs_it``,
+    ``m = 0`` where the divergence of ``p = exp(log_probs)`` from ``q = exp(old_log_probs)``,
     ``|p - q|``, is above its bound and p moved the way A pushes it, 1 elsewhere.
 
     Source: arXiv 2602.04879. Against PPO: PPO's band is narrow for unlikely tokens and wide for
@@ -46,7 +46,7 @@ class DPPOTV(Algorithm):
         return (p - q).abs()
 
     def clip(self, ratio: Tensor, batch: PolicyBatch) -> Surrogate:
-        """Return ``M sg[min(r, cap)] A log_probs`` and where mask or cap acted."""
+        """Return ``m sg[min(r, cap)] A log_probs`` and where mask or cap acted."""
         p, q = (bounded_exp(x.detach().double()) for x in (batch.log_probs, batch.old_log_probs))
         far, up = self.divergence(p, q), batch.advantages > 0
         masked = up & (p > q) & (far > self.divergence_high)

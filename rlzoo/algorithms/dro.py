@@ -13,7 +13,7 @@ from rlzoo.types import PolicyBatch
 
 
 class DRO(Algorithm):
-    """Direct reward optimisation: a quadratic penalty pulls the policy back, nothing is clipped.
+    """Direct reward optimization: a quadratic penalty pulls the policy back, nothing is clipped.
 
     ``J = (1 / sum_i |y_i|) sum_i sum_t A_it log_probs_it - beta/2 d_it^2``,
     ``d_it = log_probs_it - old_log_probs_it``: a token's gradient is ``A_it - beta d_it``.
@@ -23,7 +23,7 @@ class DRO(Algorithm):
     form; Kimi k1.5 (arXiv 2501.12599) squares the log-ratio of the whole answer.
 
     Args:
-        beta: Strength of the pull towards the old policy.
+        beta: Strength of the pull toward the old policy.
     """
 
     aggregation: ClassVar[Aggregation] = "token-mean"

@@ -12,7 +12,7 @@ from rlzoo.types import PolicyBatch
 
 
 class FIPO(DAPO):
-    """Future-KL influenced policy optimisation: DAPO with a detached weight on each token.
+    """Future-KL influenced policy optimization: DAPO with a detached weight on each token.
 
     ``J = (1 / sum_i |y_i|) sum_i sum_t sg[f_it] min( r_it A_i, clip(r_it) A_i )``,
     ``f_it = clip( exp( sum_{k >= t} 2^(-(k - t) / half_life) d_ik ), weight_floor, weight_cap )``,

@@ -13,7 +13,7 @@ from rlzoo.types import PolicyBatch
 
 
 class GMPO(Algorithm):
-    """Geometric-mean policy optimisation: one ratio per answer, made of clipped token ratios.
+    """Geometric-mean policy optimization: one ratio per answer, made of clipped token ratios.
 
     ``J = (1/N) sum_i A_i exp( (1/|y_i|) sum_t c_it )``, ``d_it = log_probs_it - old_log_probs_it``,
     ``c_it = min(d_it, log_clip_high)`` if ``A_i > 0`` else ``max(d_it, -log_clip_low)``.

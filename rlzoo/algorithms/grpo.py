@@ -9,7 +9,7 @@ from rlzoo.ops import Aggregation
 
 
 class GRPO(Algorithm):
-    """Group relative policy optimisation: token ratio and clip, mean over each answer.
+    """Group relative policy optimization: token ratio and clip, mean over each answer.
 
     ``J = 1/N sum_i 1/|y_i| sum_t min( r_it A_i, clip(r_it, 1 - clip_low, 1 + clip_high) A_i )``,
     ``r_it = exp(log_probs_it - old_log_probs_it)``,

@@ -1,4 +1,4 @@
-"""GSPO: one length-normalised ratio per answer, and the whole answer is clipped."""
+"""GSPO: one length-normalized ratio per answer, and the whole answer is clipped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlzoo.types import PolicyBatch
 
 
 class GSPO(Algorithm):
-    """Group sequence policy optimisation: ratio and clip belong to the answer, not the token.
+    """Group sequence policy optimization: ratio and clip belong to the answer, not the token.
 
     ``J = (1/N) sum_i min( s_i A_i, clip(s_i, 1 - clip_low, 1 + clip_high) A_i )``,
     ``s_i = exp( (1/|y_i|) sum_t (log_probs_it - old_log_probs_it) )``.

@@ -13,12 +13,12 @@ from rlzoo.types import PolicyBatch
 
 
 class GTPO(Algorithm):
-    """Group-relative trajectory-based policy optimisation: conflicts and entropy, no ratio.
+    """Group-relative trajectory-based policy optimization: conflicts and entropy, no ratio.
 
-    ``J = (1/N) sum_i delta_i / |y_i| sum_t (A_it - entropy_penalty <H>_i) lambda_it pi / sg[pi]``;
+    ``J = (1/N) sum_i delta_i / |y_i| sum_t (A_it - entropy_penalty h_i) lambda_it pi / sg[pi]``;
     lambda: a factor of 0 in bad answers, ``conflict_weight`` in good ones, for each run of tokens
     from the start or from the end that a good and a bad answer share place for place; 1 elsewhere;
-    delta = 0 where the detached mean entropy ``<H>_i`` is above ``entropy_cap``.
+    delta = 0 where ``h_i``, the detached mean entropy, is above ``entropy_cap``.
 
     Source: arXiv 2508.03772. Against GRPO: no ratio, clip or reference; what bad answers share with
     good ones is not punished. Elsewhere: the authors' code also divides by the number of conflicts.

@@ -9,13 +9,13 @@ from rlzoo.ops import Aggregation
 
 
 class LUSPO(GSPO):
-    """Length-unbiased sequence policy optimisation: GSPO's term times the answer's length.
+    """Length-unbiased sequence policy optimization: GSPO's term times the answer's length.
 
     ``J = (1/N) sum_i |y_i| min( s_i A_i, clip(s_i, 1 - clip_low, 1 + clip_high) A_i )``,
     ``s_i = exp( (1/|y_i|) sum_t (log_probs_it - old_log_probs_it) )``.
 
     Source: arXiv 2602.05261. Against GSPO: there a token of an answer twice as long moves half as
-    much, which favours short answers; here every token weighs the same. The factor |y_i| is the
+    much, which favors short answers; here every token weighs the same. The factor |y_i| is the
     sum over tokens. Elsewhere: TRL's ``loss_type="luspo"``.
 
     Args:

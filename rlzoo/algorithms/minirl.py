@@ -15,12 +15,12 @@ from rlzoo.types import PolicyBatch
 class MiniRL(Algorithm):
     """The first-order form of the sequence objective: two ratios, one weighs and one masks.
 
-    ``J = 1/N sum_i sum_t M_it sg[ min(u_it, weight_cap) ] A_it log_probs_it``,
-    ``u_it = exp(log_probs_it - rollout_log_probs_it)``, ``M = 0`` where
+    ``J = 1/N sum_i sum_t m_it sg[ min(u_it, weight_cap) ] A_it log_probs_it``,
+    ``u_it = exp(log_probs_it - rollout_log_probs_it)``, ``m = 0`` where
     ``r_it = exp(log_probs_it - old_log_probs_it)`` left PPO's band the way A pushes it.
 
     Source: arXiv 2512.01374. Against CISPO: staleness (r) is masked, while the gap between sampler
-    and trainer is inside u, so no further correction belongs on top; no length normalisation,
+    and trainer is inside u, so no further correction belongs on top; no length normalization,
     which would break the first-order argument. On mixture-of-experts models off-policy steps also
     want Routing Replay. Elsewhere: verl's decoupled PPO with token weights.
 
@@ -41,7 +41,7 @@ class MiniRL(Algorithm):
         self.weight_cap = self.positive("weight_cap", weight_cap)
 
     def clip(self, ratio: Tensor, batch: PolicyBatch) -> Surrogate:
-        """Return ``M sg[min(u, cap)] A log_probs`` and where mask or cap acted."""
+        """Return ``m sg[min(u, cap)] A log_probs`` and where mask or cap acted."""
         assert batch.rollout_log_probs is not None
         masked = out_of_band(ratio, batch.advantages, self.clip_low, self.clip_high)
         weight = token_ratio(batch.log_probs, batch.rollout_log_probs).detach()

@@ -14,11 +14,11 @@ from rlzoo.types import PolicyBatch
 
 
 class PPO(Algorithm):
-    """Proximal policy optimisation: each token has its own ratio, clip and advantage.
+    """Proximal policy optimization: each token has its own ratio, clip and advantage.
 
     ``J = mean_t min( r_t A_t, clip(r_t, 1 - clip_low, 1 + clip_high) A_t )``,
     ``r_t = exp(log_probs_t - old_log_probs_t)``, averaged over all tokens of the step, with A_t
-    from a critic by generalised advantage estimation. With a ``dual_clip_cap`` c the term of a
+    from a critic by generalized advantage estimation. With a ``dual_clip_cap`` c the term of a
     token with ``A_t < 0`` is ``max(that, c A_t)``: it loses its gradient above ratio c.
 
     Source: arXiv 1707.06347, eq. 7; dual clip arXiv 1912.09729, eq. 4 (c = 3), the same function as

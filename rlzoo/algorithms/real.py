@@ -41,11 +41,11 @@ class REAL(Algorithm):
     def clip(self, ratio: Tensor, batch: PolicyBatch) -> Surrogate:
         """Return the objective of the group on each of its tokens; nothing is clipped."""
         assert batch.group_ids is not None
-        score = masked_mean(batch.log_probs - batch.old_log_probs, batch.mask) / self.tau
+        moved = masked_mean(batch.log_probs - batch.old_log_probs, batch.mask) / self.tau
         label = masked_mean(batch.advantages, batch.mask).sign()
         together = batch.group_ids[:, None] == batch.group_ids
-        loss = torch.zeros_like(score)
+        loss = torch.zeros_like(moved)
         for side in (1, -1):
-            terms = torch.where(together & (side == label.T), -side * score.T, -torch.inf)
+            terms = torch.where(together & (side == label.T), -side * moved.T, -torch.inf)
             loss = loss + torch.nn.functional.pad(terms, (1, 0)).logsumexp(-1, True)
         return Surrogate(-loss.expand_as(batch.mask), torch.zeros_like(batch.mask))

@@ -18,7 +18,7 @@ class RLOOSequenceClip(Algorithm):
     ``W_i = exp( sum_t (log_probs_it - old_log_probs_it) )``.
 
     Source: TRL's RLOOTrainer; the advantage is RLOO's, arXiv 2402.14740, eq. 8. Against RLOO: old
-    answers can be reused. W_i is not normalised by length, so long answers leave the band soon
+    answers can be reused. W_i is not normalized by length, so long answers leave the band soon
     and lose the gradient of all their tokens; GSPO's ratio is its |y_i|-th root.
 
     Args:

@@ -13,18 +13,18 @@ from rlzoo.types import PolicyBatch
 
 
 class SAPO(Algorithm):
-    """Soft adaptive policy optimisation: a token's gradient fades as its ratio leaves 1.
+    """Soft adaptive policy optimization: a token's gradient fades as its ratio leaves 1.
 
     ``J = 1/N sum_i 1/|y_i| sum_t f(r_it) A_it``, ``f(r) = (4 / tau) sigmoid(tau (r - 1))``,
     tau = tau_pos if ``A_it > 0`` else tau_neg; the weight of a token is ``f'(r) r = 4 p (1 - p) r``
     with ``p = sigmoid(tau (r - 1))``: r at 1, and 0 far away on both sides.
 
     Source: arXiv 2511.20347. Against GRPO: no edge at which a gradient vanishes. At r = 1 the value
-    is 2 A / tau, so the loss is not centred. Elsewhere: TRL's ``sapo_temperature_*``, verl's
+    is 2 A / tau, so the loss is not centered. Elsewhere: TRL's ``sapo_temperature_*``, verl's
     ``tau_pos`` and ``tau_neg``, the same function.
 
     Args:
-        tau_pos: How fast the gate closes for positive advantages; towards 0 it never does.
+        tau_pos: How fast the gate closes for positive advantages; toward 0 it never does.
         tau_neg: The same for negative ones, whose gradients spread over the whole vocabulary.
     """
 

@@ -13,14 +13,15 @@ from rlzoo.types import PolicyBatch
 
 
 class VESPO(Algorithm):
-    """Variational sequence-level soft policy optimisation: REINFORCE with a weight phi(W).
+    """Variational sequence-level soft policy optimization: REINFORCE with a weight phi(W).
 
     ``J = (1 / sum_i |y_i|) sum_i sum_t sg[ phi(W_i) ] A_it log_probs_it``,
     ``phi(W) = W^k exp(lam (1 - W))``, ``W_i = exp( sum_t (log_probs_it - old_log_probs_it) )``,
     (k, lam) by the sign of A_it. phi(1) = 1 and phi vanishes at 0 and at infinity.
 
     Source: arXiv 2602.10693. Against TOPR and CISPO: the weight is smooth and never a cap, and
-    needs no length normalisation. Its value is not centred. Elsewhere: TRL's ``loss_type="vespo"``.
+    needs no length normalization. Its value is not centered. Elsewhere: TRL's
+    ``loss_type="vespo"``.
 
     Args:
         k_pos: Power of W for positive advantages.

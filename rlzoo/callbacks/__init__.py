@@ -1,4 +1,4 @@
-"""What is not essential to training: checkpoints, the report, its picture, the collapse monitor."""
+"""Callbacks: checkpoints, the report and its picture, the collapse monitor."""
 
 from rlzoo.callbacks.checkpoint import IterationCheckpoint
 from rlzoo.callbacks.collapse import CollapseMonitor

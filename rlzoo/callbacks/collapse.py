@@ -1,4 +1,4 @@
-"""Watches a run for collapse: warns, stops, or goes back to the last healthy weights."""
+"""The collapse monitor: it warns, stops, or goes back to the last healthy weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that recognise a run that falls apart; each is a function of the metrics so far."""
+"""Rules that recognize a run that falls apart; each is a function of the metrics so far."""
 
 from __future__ import annotations
 

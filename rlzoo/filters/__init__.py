@@ -1,4 +1,4 @@
-"""Between rewards and advantages: which answers train."""
+"""Filters: between rewards and advantages, they decide which answers train."""
 
 from rlzoo.filters.base import Filter, Iteration
 from rlzoo.filters.dynamic_sampling import DynamicSampling

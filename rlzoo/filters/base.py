@@ -1,4 +1,4 @@
-"""What a filter is: a step between rewards and advantages that decides which answers train."""
+"""The base of filters: a step between rewards and advantages that decides which answers train."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Filter(Recorded, ABC):
 
         Args:
             rollouts: N answers of this rank.
-            rewards: Theirs.
+            rewards: The rewards of these answers.
             iteration: What else there is to ask for.
 
         Returns:

@@ -17,12 +17,13 @@ from rlzoo.types import Prompts, Rewards, Rollouts
 
 
 class DynamicSampling(Filter):
-    """Refills groups whose answers are all right or all wrong, until every group is informative.
+    """Gives groups whose answers are all right or all wrong to fresh prompts, a few times at most.
 
     A silent group's place in the batch goes to a fresh prompt, so that seeds, minibatches and ranks
-    stay as they are; a group that is still silent after the last round stays, with advantage 0.
-    Groups are judged by the task's own outcome (``evaluation.accuracy``), not by the shaped sum of
-    rewards, which a length penalty makes look informative.
+    stay as they are. Silence is judged by the task's own outcome (``evaluation.accuracy``), not by
+    the sum of rewards, which a length penalty makes look informative. A group that is still silent
+    after the last round stays, and trains on that sum: its advantages are 0 only where the sums are
+    equal too. List this filter before those that mark answers: fresh answers carry no marks.
 
     Source: DAPO, arXiv 2503.14476, eq. 11 (there without a bound).
 

@@ -1,4 +1,4 @@
-"""Groups that teach nothing are not fed to the update."""
+"""A filter that keeps groups without signal out of the update's passes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rlzoo.types import Rewards, Rollouts
 class SkipSilentGroups(Filter):
     """Skips groups whose answers all earned the same, and with them their KL term.
 
-    Their advantages are 0. They still count in the denominators, so that the others weigh what
-    they would weigh without this filter; what is saved is the time of their passes.
+    Their advantages are 0. They still count in the denominators, so the others weigh the same with
+    and without this filter. What is saved is the time of their passes.
     """
 
     skips: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Cut answers leave the loss."""
+"""A filter that keeps truncated answers out of the loss."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rlzoo.types import Rewards, Rollouts
 
 
 class MaskTruncated(Filter):
-    """Keeps answers that were cut at ``max_new_tokens`` out of the loss and its counts.
+    """Keeps answers that were cut at ``max_new_tokens`` out of the loss and its denominators.
 
     Their rewards still count in their group's statistics.
 
@@ -17,5 +17,5 @@ class MaskTruncated(Filter):
     def __call__(
         self, rollouts: Rollouts, rewards: Rewards, iteration: Iteration
     ) -> tuple[Rollouts, Rewards]:
-        """Mask the rows that did not end by themselves."""
+        """Mask the rows that did not end by themselves; see `Filter.__call__`."""
         return rollouts.mask_out(~rollouts.terminated), rewards

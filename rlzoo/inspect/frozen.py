@@ -1,4 +1,4 @@
-"""From a checkpoint to one set of answers that stays as it is, and a policy that moves on."""
+"""Frozen answers of a checkpoint, and the policy that moves on from them."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _iteration(module: RLModule) -> Iteration:
 
 
 def seen_by(policy: Policy, frozen: Frozen) -> Frozen:
-    """Return the same answers with log-probabilities and entropies of the policy as it is now."""
+    """Return the same answers with log-probs and entropies of the policy as it is now."""
     policy.training_mode()
 
     def both(sequences: Sequences) -> dict[str, Tensor]:
@@ -177,7 +177,7 @@ def move(run: InspectedRun, frozen: Frozen, updates: int) -> tuple[Frozen, str]:
     Args:
         run: Its policy is changed in place, by its optimizer's settings and gradient clip.
         frozen: The answers.
-        updates: K optimizer steps over all answers.
+        updates: Optimizer steps over all answers.
 
     Returns:
         The answers as the moved policy sees them, and where the optimizer's state came from.

@@ -1,4 +1,4 @@
-"""What an objective does to every token of frozen answers: which it keeps, and at what weight."""
+"""Token views: which tokens of frozen answers an objective keeps, and at what weight."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class TokenView:
-    """One objective on all answers, as seen from the log-probabilities.
+    """One objective on all answers, as seen from the log-probs.
 
     Attributes:
         loss: The step's loss.

@@ -1,4 +1,4 @@
-"""What was found, as a table for the terminal."""
+"""The tables of an inspection, for the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A language model that is trained: weights, tokenizer, and the one function that scores tokens."""
+"""The policy: weights, tokenizer, and the one function that gives tokens their log-probs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Policy(Weights):
     """One Hugging Face causal language model and its tokenizer.
 
     The constructor only checks and stores; `load` builds the weights. Every dropout and router
-    jitter is set to 0, so that scoring the same tokens twice gives the same numbers.
+    jitter is set to 0, so that two passes over the same tokens give the same numbers.
 
     Args:
         path: Local Hugging Face folder, hub id, folder of a GGUF file, or ``package:NAME`` for an
@@ -37,7 +37,7 @@ class Policy(Weights):
         config: Hugging Face config with its ``model_type``, to build a model from scratch. The
             vocabulary size and special ids come from the tokenizer.
         tokenizer: Folder or hub id of the tokenizer, where it is not the model's own.
-        gguf_file: Name of the GGUF file in `path`; it is dequantised once and cached.
+        gguf_file: Name of the GGUF file in `path`; it is dequantized once and cached.
         dtype: Type of the weights; in one process and under DDP the optimizer of bfloat16 weights
             moves float32 values of them.
         attention: Attention kernel, as transformers names them (sdpa, eager, flash_attention_2, and
@@ -142,13 +142,14 @@ class Policy(Weights):
     def log_probs(
         self, sequences: Sequences, temperature: float = 1.0, entropy: bool = False
     ) -> LogProbs:
-        """Give each masked-in response token its log-probability, log softmax(logits / T) in fp32.
+        """Give each masked-in response token its log-probability, in fp32.
 
-        The only scoring function: new, old and reference log-probabilities all come from here.
+        ``log softmax(logits / temperature)`` at the token. New, old and reference log-probs all
+        come from here and from nowhere else.
 
         Args:
-            sequences: n right-padded rows.
-            temperature: T, the one the answers were sampled at.
+            sequences: n rows.
+            temperature: The one that the answers were sampled at.
             entropy: Whether to return the entropy of the next-token distribution too.
 
         Returns:
@@ -160,16 +161,7 @@ class Policy(Weights):
         return cast(LogProbs, self(sequences, temperature, entropy))
 
     def forward(self, sequences: Sequences, temperature: float, entropy: bool) -> LogProbs:
-        """Do the work of `log_probs`, through the hooks that sharding strategies put on a module.
-
-        Args:
-            sequences: See `log_probs`.
-            temperature: See `log_probs`.
-            entropy: See `log_probs`.
-
-        Returns:
-            See `log_probs`.
-        """
+        """Do the work of `log_probs`, through the hooks that strategies put on a module."""
         if temperature <= 0:
             raise UserError(
                 f"temperature must be > 0 for rollouts and scoring, not {temperature}; greedy "
@@ -186,18 +178,11 @@ class Policy(Weights):
 
     @property
     def feed(self) -> Feed:
-        """How sequences are fed; padded until the first score has found a faster exact way."""
+        """How sequences are fed; padded until the first pass has found a faster exact way."""
         return self._feed or PaddedFeed()
 
     def layout_of(self, sequences: Sequences) -> Layout:
-        """Lay sequences out in the way that fits the decoder, which the first call finds out.
-
-        Args:
-            sequences: n right-padded rows.
-
-        Returns:
-            What the decoder is fed.
-        """
+        """Lay sequences out in the way that fits the decoder, which the first call finds out."""
         return self.settled_feed().layout(sequences)
 
     def settled_feed(self) -> Feed:

@@ -50,7 +50,7 @@ class Critic(Recorded, nn.Module, ABC):
         """Predict the return of every response token.
 
         Args:
-            sequences: n right-padded rows.
+            sequences: n rows.
             hidden: (M, H), the `hidden` of the policy's LogProbs for the same rows.
 
         Returns:
@@ -60,6 +60,7 @@ class Critic(Recorded, nn.Module, ABC):
     def _read(self, hidden: Tensor, sequences: Sequences) -> Tensor:
         if self.head is None:
             raise RuntimeError(f"{type(self).__name__}.build() has not been called")
+        # Autocast would run the fp32 head in half precision.
         with torch.autocast(hidden.device.type, enabled=False):
             values = self.head(hidden.float()).squeeze(-1)
         return scatter(values, sequences.mask)
@@ -73,15 +74,7 @@ class SharedCritic(Critic):
     """
 
     def values(self, sequences: Sequences, hidden: Tensor) -> Tensor:
-        """Predict the return of every response token from the policy's hidden states.
-
-        Args:
-            sequences: n right-padded rows.
-            hidden: (M, H), the `hidden` of the policy's LogProbs for the same rows.
-
-        Returns:
-            (n, T) fp32, 0 where the mask is False.
-        """
+        """Predict from the policy's hidden states; see `Critic.values`."""
         return self._read(hidden, sequences)
 
 
@@ -98,23 +91,11 @@ class SeparateCritic(Critic):
         self._layout_of: Callable[[Sequences], Layout] = padded
 
     def build(self, policy: Policy) -> None:
-        """Copy the trunk and make the head; comes after `policy.load`.
-
-        Args:
-            policy: The policy whose answers are judged.
-        """
+        """Copy the trunk and make the head; see `Critic.build`."""
         super().build(policy)
         self._layout_of = policy.layout_of
         self.trunk = copy.deepcopy(policy.causal_lm.base_model)
 
     def values(self, sequences: Sequences, hidden: Tensor) -> Tensor:
-        """Predict the return of every response token; the policy's hidden states are not used.
-
-        Args:
-            sequences: n right-padded rows.
-            hidden: Ignored.
-
-        Returns:
-            (n, T) fp32, 0 where the mask is False.
-        """
+        """Predict from the copied trunk, not from ``hidden``; see `Critic.values`."""
         return self._read(hidden_states(self.trunk, self._layout_of(sequences)), sequences)

@@ -13,14 +13,7 @@ class DensePolicy(Policy):
     """One dense Hugging Face causal language model and its tokenizer."""
 
     def check_family(self, config: Any) -> None:
-        """Refuse a mixture of experts.
-
-        Args:
-            config: The model's text config.
-
-        Raises:
-            UserError: Naming MoEPolicy.
-        """
+        """Refuse a mixture of experts; see `Weights.check_family`."""
         count = num_experts(config)
         if count:
             raise UserError(

@@ -20,8 +20,8 @@ def predict(
     Args:
         policy: The model.
         critic: Value model, or None.
-        sequences: n right-padded rows.
-        temperature: T of the rollouts.
+        sequences: n rows.
+        temperature: The one that the rollouts were drawn at.
         entropy: Whether to compute entropies.
 
     Returns:

@@ -15,7 +15,7 @@ def plain_weight(head: Any) -> Tensor | None:
         head: The module.
 
     Returns:
-        (V, H), or None for a bias, an adapter, a quantised or sharded weight, or a head on which
+        (V, H), or None for a bias, an adapter, a quantized or sharded weight, or a head on which
         something hooks: then the module itself has to be called.
     """
     if type(head) is not nn.Linear:
@@ -30,7 +30,9 @@ def plain_weight(head: Any) -> Tensor | None:
 def linear_log_probs(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, chunk: int
 ) -> Tensor:
-    """Score one target per hidden state: log softmax(hidden W^T / temperature)[target] in fp32.
+    """Give one target per hidden state its log-probability, in fp32.
+
+    ``log softmax(hidden @ weight.T / temperature)[target]``
 
     Value and gradient are those of the plain formula; at most two (chunk, V) blocks are alive.
 
@@ -46,6 +48,7 @@ def linear_log_probs(
     """
     kind = hidden.device.type
     if torch.is_autocast_enabled(kind):
+        # Cast by hand: the backward pass runs outside of autocast and needs operands of one type.
         half = torch.get_autocast_dtype(kind)
         hidden, weight = hidden.to(half), weight.to(half)
     with torch.autocast(kind, enabled=False):
@@ -54,9 +57,10 @@ def linear_log_probs(
 
 
 class _LogProbs(torch.autograd.Function):
-    """d log_prob_i / d logits_i = (onehot(target_i) - softmax_i) / temperature.
+    """d log_prob_i / d hidden_i = (onehot(target_i) - softmax_i) @ weight / temperature.
 
-    The last block of logits waits for the backward pass; the others are computed again.
+    The gradient of the weight is summed over blocks in the weight's own type. The last block of
+    logits waits for the backward pass; the others are computed again.
     """
 
     @staticmethod
@@ -64,23 +68,23 @@ class _LogProbs(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, chunk: int
     ) -> Tensor:
         log_probs = hidden.new_empty(len(hidden), dtype=torch.float32)
-        normaliser = torch.empty_like(log_probs)
+        normalizer = torch.empty_like(log_probs)
         logits = None
         for start in range(0, len(hidden), chunk):
             part = slice(start, start + chunk)
             del logits
             logits = _logits(hidden[part], weight, temperature)
-            normaliser[part] = logits.logsumexp(-1)
+            normalizer[part] = logits.logsumexp(-1)
             chosen = logits.gather(-1, targets[part, None]).squeeze(-1)
-            log_probs[part] = chosen - normaliser[part]
+            log_probs[part] = chosen - normalizer[part]
         if any(ctx.needs_input_grad):
-            ctx.save_for_backward(hidden, weight, targets, normaliser)
+            ctx.save_for_backward(hidden, weight, targets, normalizer)
             ctx.last, ctx.temperature, ctx.chunk = logits, temperature, chunk
         return log_probs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        hidden, weight, targets, normaliser = ctx.saved_tensors
+        hidden, weight, targets, normalizer = ctx.saved_tensors
         scale = grads[0] / ctx.temperature
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         of_hidden = torch.zeros_like(hidden) if wants_hidden else None
@@ -90,7 +94,7 @@ class _LogProbs(torch.autograd.Function):
             block, ctx.last = ctx.last, None
             if block is None:
                 block = _logits(hidden[part], weight, ctx.temperature)
-            block.sub_(normaliser[part, None]).exp_().mul_(-scale[part, None])
+            block.sub_(normalizer[part, None]).exp_().mul_(-scale[part, None])
             block.scatter_add_(-1, targets[part, None], scale[part, None])
             block = block.to(hidden.dtype)
             if of_hidden is not None:

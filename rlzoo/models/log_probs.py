@@ -19,6 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from rlzoo.models.feeding import dense_attention, flash_attention, flex_attention
 from rlzoo.models.feeding.layout import Layout
 
+# Logits of one block: 256 tokens at a vocabulary of 49152. A block is passed over several times,
+# so it must be small beside memory, and large enough for its product to run at full speed.
 CHUNK_FLOATS = 3 * 2**22
 Head = Callable[[Tensor], Tensor]
 
@@ -146,7 +148,9 @@ def token_log_probs(
     entropy: bool = False,
     chunk: int = 1024,
 ) -> tuple[Tensor, Tensor | None]:
-    """Score one target per hidden state: log softmax(head(hidden) / temperature)[target] in fp32.
+    """Give one target per hidden state its log-probability, in fp32.
+
+    ``log softmax(head(hidden) / temperature)[target]``
 
     With gradients on and more than one chunk, each chunk's logits are recomputed in the backward
     pass, so that at most one (chunk, V) block is alive in either direction.
@@ -165,13 +169,13 @@ def token_log_probs(
 
     def block(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
         logits = head(hidden).float() / temperature
-        normaliser = logits.logsumexp(-1)
-        log_probs = logits.gather(-1, targets[:, None]).squeeze(-1) - normaliser
+        normalizer = logits.logsumexp(-1)
+        log_probs = logits.gather(-1, targets[:, None]).squeeze(-1) - normalizer
         if not entropy:
             return log_probs, None
-        centred = logits - normaliser[:, None]
+        centered = logits - normalizer[:, None]
         # A banned token (-inf) has p = 0 and adds nothing; 0 * -inf would be NaN.
-        return log_probs, -(centred.exp() * centred.clamp_min(-1e4)).sum(-1)
+        return log_probs, -(centered.exp() * centered.clamp_min(-1e4)).sum(-1)
 
     recompute = torch.is_grad_enabled() and len(targets) > chunk
     log_probs: list[Tensor] = []

@@ -14,7 +14,7 @@ from rlzoo.types import Sequences
 
 
 class Reference:
-    """Scores tokens under fixed weights.
+    """Log-probs of tokens under fixed weights.
 
     It is deliberately not a ``torch.nn.Module``: neither the optimizer, nor a checkpoint, nor
     ``train()`` reaches it, so it is always rebuilt from its own source.
@@ -55,7 +55,7 @@ class Reference:
 
     @torch.no_grad()
     def log_probs(self, sequences: Sequences, temperature: float) -> Tensor:
-        """Return (n, T) log-probabilities under the reference, which routes as it likes."""
+        """Return (n, T) log-probs under the reference, which routes as it likes."""
         sequences = replace(sequences, experts=None)
         if self._frozen is not None:
             self._frozen.to(sequences.input_ids.device)

@@ -157,7 +157,7 @@ class Weights(Recorded, nn.Module, ABC):
     def token_log_probs(
         self, hidden: Tensor, targets: Tensor, temperature: float, entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Score one target per hidden state, by the fastest way that the head allows.
+        """Give one target per hidden state its log-probability, the fastest way there is.
 
         Args:
             hidden: (M, H).

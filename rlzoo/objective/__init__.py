@@ -1,4 +1,4 @@
-"""From an algorithm and a batch to a loss: aggregation, KL, entropy, corrections."""
+"""The loss: an algorithm with aggregation, KL, entropy bonus and corrections."""
 
 from rlzoo.objective.corrections import Correction
 from rlzoo.objective.loss import KLPenalty, Loss, policy_loss, value_loss

@@ -159,8 +159,8 @@ class OffPolicySequenceMask(Correction):
 class TopEntropyMask(Correction):
     """Only the tokens at which the policy is least certain keep their gradient.
 
-    ``1 if H_t is among the ceil(share |y|) largest of its answer, else 0``; tokens that tie with
-    the last of them are kept.
+    ``1 if entropy_t is among the ceil(share |y|) largest of its answer, else 0``; tokens that tie
+    with the last of them are kept.
 
     Source: arXiv 2506.01939, section 5, which takes the quantile over a batch. Here it is taken
     over each answer, so that no cut into micro-batches changes it: certain answers keep as large a

@@ -1,4 +1,4 @@
-"""What an objective does to one token's gradient, found by trying; never stale, since computed."""
+"""The gradient weight of one token under an objective, found by trying it."""
 
 from __future__ import annotations
 

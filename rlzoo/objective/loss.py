@@ -1,4 +1,4 @@
-"""From an algorithm and a batch to a loss: normalisation, KL, entropy, the critic's loss. Pure."""
+"""The loss of one optimizer step: aggregation, KL, entropy bonus, and the critic's loss."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class KLPenalty:
 
 
 class Loss(NamedTuple):
-    """A scalar to minimise, this micro-batch's share of the step, and what to log."""
+    """A scalar to minimize, this micro-batch's share of the step, and what to log."""
 
     loss: Tensor
     stats: Stats
@@ -150,7 +150,8 @@ def value_loss(
 ) -> Loss:
     """Return this micro-batch's share of the critic's clipped squared error.
 
-    ``0.5 mean_t max( (V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2 )``, token-mean of the step.
+    ``0.5 mean_t max( (value_t - return_t)^2, (bounded_t - return_t)^2 )``, the token-mean of the
+    step, ``bounded_t = clip(value_t, old_value_t - clip, old_value_t + clip)``.
 
     Source: PPO2; arXiv 2005.12729, section 3.
 
@@ -189,6 +190,7 @@ def _weighted_sum(
     weights = aggregation_weights(
         batch.mask, denominators, aggregation, length=length, group_ids=batch.group_ids
     )
+    # In float64: the padded width sets the order of the sum, and must not show in it.
     kept = torch.where(batch.mask, values, 0.0).double()
     return (weights * kept).sum().to(values.dtype)
 

@@ -1,4 +1,4 @@
-"""How far ratios scatter, token by token and answer by answer, also against answer length."""
+"""The scatter of log-ratios, by token and by answer, also against answer length."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ _SQUARE, _MEAN = ":square", ":mean"
 
 
 def _moments(stats: Stats, name: str, values: Tensor, mask: Tensor) -> None:
+    # A square less a squared mean cancels: float32 would leave noise where the deviation is small.
     values = torch.where(mask, values.detach().double(), 0.0)
     stats.add(name + _MEAN, values.sum(), mask.sum())
     stats.add(name + _SQUARE, values.square().sum(), mask.sum())

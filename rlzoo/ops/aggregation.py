@@ -1,4 +1,4 @@
-"""How token losses become one number: weights, and the counts they are divided by."""
+"""Aggregation: the weights that turn token losses into one number, and their denominators."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def aggregation_weights(
     """Weight of each token in the loss, so that ``loss = sum(weights * token_loss)``.
 
     ``token-mean`` 1 / tokens; ``sequence-mean`` 1 / (sequences * |y|); ``sequence-sum``
-    1 / sequences; ``constant-length`` 1 / (sequences * L); ``prompt-mean``
+    1 / sequences; ``constant-length`` 1 / (sequences * length); ``prompt-mean``
     1 / (groups * tokens of the row's group). The weights of a step add up over micro-batches and
     ranks, whatever the cut; nothing to train on gives weights of 0, not NaN.
 
@@ -78,7 +78,7 @@ def aggregation_weights(
         mask: (N, T) bool.
         denominators: Counts of the whole optimizer step.
         aggregation: Which mean.
-        length: L, the constant of ``constant-length``; a setting, never a padded width.
+        length: The constant of ``constant-length``; a setting, never a padded width.
         group_ids: (N,) long, needed by ``prompt-mean``.
 
     Returns:

@@ -23,21 +23,21 @@ def covariance(advantages: Tensor, log_probs: Tensor, mask: Tensor) -> Tensor:
     Returns:
         (N, T) float64, 0 where masked.
     """
-    centred = []
+    centered = []
     for values in (advantages.detach(), log_probs.detach()):
         kept = values[mask].double()
         total, count = distributed.sum_over_ranks(torch.stack([kept.sum(), mask.sum().double()]))
-        centred.append(values.double() - total / count.clamp(min=1))
-    return torch.where(mask, centred[0] * centred[1], 0.0)
+        centered.append(values.double() - total / count.clamp(min=1))
+    return torch.where(mask, centered[0] * centered[1], 0.0)
 
 
-def largest_share(scores: Tensor, eligible: Tensor, mask: Tensor, share: float) -> Tensor:
-    """Mark the tokens of all ranks whose score is largest, ``max(1, int(share * tokens))`` of them.
+def largest_share(values: Tensor, eligible: Tensor, mask: Tensor, share: float) -> Tensor:
+    """Mark the ``max(1, int(share * tokens))`` tokens of all ranks whose value is largest.
 
     A collective: every rank has to call it.
 
     Args:
-        scores: (N, T).
+        values: (N, T).
         eligible: (N, T) bool, tokens that may be marked.
         mask: (N, T) bool, tokens of which the share is taken.
         share: Between 0 and 1.
@@ -46,10 +46,10 @@ def largest_share(scores: Tensor, eligible: Tensor, mask: Tensor, share: float) 
         (N, T) bool; fewer if not enough are eligible, all equals of the last one if there are any.
     """
     wanted = max(1, int(share * int(distributed.sum_over_ranks(mask.sum()))))
-    mine = scores[eligible]
+    mine = values[eligible]
     best = mine.topk(min(wanted, len(mine))).values.cpu()
     every = torch.cat(distributed.gather_objects(best))
     if not len(every):
         return torch.zeros_like(eligible)
     least = every.topk(min(wanted, len(every))).values[-1]
-    return eligible & (scores >= least.to(scores.device))
+    return eligible & (values >= least.to(values.device))

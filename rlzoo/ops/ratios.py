@@ -42,7 +42,7 @@ def token_ratio(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
 
 
 def sequence_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
-    """Length-normalised importance ratio per answer.
+    """Length-normalized importance ratio per answer.
 
     ``s = exp( (1/|y|) sum_t (log_probs_t - old_log_probs_t) )``
 

@@ -1,1 +1,1 @@
-"""What a run needs before it is started: parameters, bytes per process, bounds on its speed."""
+"""The plan of a run: parameters, bytes per process, bounds on its speed."""

@@ -1,4 +1,4 @@
-"""What a model is made of, counted on the meta device: shapes and no weights."""
+"""The anatomy of a model, counted on the meta device: shapes and no weights."""
 
 from __future__ import annotations
 

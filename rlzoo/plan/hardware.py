@@ -60,12 +60,8 @@ def hardware(
 ) -> Hardware:
     """Return a preset with what the user gives in place of it.
 
-    Args:
-        name: Preset, or None.
-        memory_gb: See `Hardware`.
-        tflops: See `Hardware`.
-        bandwidth_gb_s: See `Hardware`.
-        interconnect_gb_s: The slowest link between the run's devices.
+    ``name`` is a preset or None, ``interconnect_gb_s`` the slowest link between the run's devices;
+    the other figures are those of `Hardware`.
 
     Returns:
         The figures; None where neither has one.

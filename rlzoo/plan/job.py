@@ -1,4 +1,4 @@
-"""What a configuration asks for, in the numbers that memory and speed depend on."""
+"""A job: what a configuration asks for, in the numbers that memory and speed depend on."""
 
 from __future__ import annotations
 
@@ -141,16 +141,16 @@ def job_of(settings: dict[str, Any], prompt_tokens: int) -> Job:
 def precision_of(precision: str, dtype: str, states: int, kind: str) -> Precision:
     """Return the bytes per number of a run.
 
-    DeepSpeed keeps an fp32 copy of the weights beside whatever it trains (K = 12 of ZeRO's
-    section 3.1 with AdamW). In one process and under DDP, rlzoo's optimizer of bfloat16 weights
-    keeps the other 16 bits, and fp32 gradients. Lightning's bf16-mixed trains fp32 weights and
-    copies them for each pass; under FSDP2, which refuses bfloat16 weights, it takes their place.
+    DeepSpeed keeps an fp32 copy of the weights beside whatever it trains (12 bytes per parameter
+    with AdamW: ZeRO, section 3.1). In one process and under DDP, rlzoo's optimizer of bfloat16
+    weights keeps the other 16 bits, and fp32 gradients. Lightning's bf16-mixed trains fp32 weights
+    and copies them for each pass; FSDP2 refuses bfloat16 weights, and bf16-mixed takes their place.
 
     Args:
         precision: ``trainer.precision``.
         dtype: ``model.policy.dtype``.
         states: Numbers per parameter that the optimizer keeps.
-        kind: See `Sharding`.
+        kind: Of the sharding.
 
     Returns:
         Bytes.

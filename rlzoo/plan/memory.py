@@ -1,4 +1,4 @@
-"""Bytes that one process needs, part by part. docs/scaling.md has the formulae and sources."""
+"""Bytes that one process needs, part by part. docs/scaling.md has the formulas and sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds which share of weights, gradients and optimizer state."""
+"""Sharding: which share of weights, gradients and optimizer state a process holds."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Sharding:
     def share(self, dense: float, routed: float, stage: int) -> float:
         """Return how many of the parameters one process holds.
 
-        ``dense / N + routed / N`` where they are partitioned over the N processes, else
-        ``dense + routed / ep_size``. An expert-parallel group of E processes leaves N / E replicas
-        of each expert, over which ZeRO partitions it: routed / E / (N / E).
+        ``(dense + routed) / world`` where they are partitioned over all processes, else
+        ``dense + routed / ep_size``. An expert-parallel group leaves ``world / ep_size`` replicas
+        of each expert, over which ZeRO partitions it.
 
         Args:
             dense: Parameters that every token meets.

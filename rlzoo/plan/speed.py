@@ -45,11 +45,11 @@ class Bound:
 def decoding(job: Job, device: Hardware) -> Bound:
     """Bound one step of the rollout: a token for each answer that is being written.
 
-    Arithmetic 2 N per token, N the parameters it is multiplied by, and 4 L s q for attention over
-    s earlier tokens. Memory: every weight that some token meets is read once, and each answer's
-    keys and values. With b answers, E experts and x chosen, E (1 - (1 - x/E)^b) experts are met if
-    routers choose evenly. Network: weights that are partitioned are gathered for every step, and
-    sharded experts get their tokens by all-to-all.
+    Arithmetic per token: 2 operations for each parameter it is multiplied by, and 4 L s q for
+    attention over s earlier tokens, q the width of the queries. Memory: every weight that some
+    token meets is read once, and each answer's keys and values. With b answers, E experts and x
+    chosen, E (1 - (1 - x/E)^b) experts are met if routers choose evenly. Network: weights that are
+    partitioned are gathered for every step, and sharded experts get their tokens by all-to-all.
 
     Args:
         job: The run.
@@ -82,13 +82,13 @@ def decoding(job: Job, device: Hardware) -> Bound:
 def training(job: Job, device: Hardware) -> Bound:
     """Bound one pass over an iteration's tokens, forward and backward, with its updates.
 
-    Arithmetic per token and pass: 2 N forward, 2 N for gradients of activations, 2 N' for those of
-    the N' weights that train, 2 N more with checkpointing, 2 N for each forward pass that trains
-    nothing (old and reference log-probabilities), and 2 L s q per causal attention forward over s
-    tokens, twice that backward; a separate critic adds its share. Network: gradients are reduced
-    once per update, 2 M bytes under DDP and ZeRO 1 and 2 (a ring's all-reduce, M the bytes of all
-    gradients, times (N-1)/N); ZeRO 3 and FSDP2 gather M twice and reduce it once in every
-    micro-batch.
+    Arithmetic per token and pass, in operations for each parameter it is multiplied by: 2 forward,
+    2 for gradients of activations, 2 for gradients of weights that train, 2 more with
+    checkpointing, and 2 for each forward pass that trains nothing (old and reference log-probs);
+    2 L s q per causal attention forward over s tokens, twice that backward; a separate critic adds
+    its share. Network: gradients are reduced once per update, by a ring's all-reduce under DDP and
+    ZeRO 1 and 2, which sends all gradients twice, times (world - 1) / world; ZeRO 3 and FSDP2
+    gather the weights twice and reduce gradients once in every micro-batch.
 
     Args:
         job: The run.
@@ -134,7 +134,8 @@ def gathered(job: Job) -> float:
 def all_to_all(job: Job, tokens: float) -> float:
     """Return the bytes that a device sends to experts elsewhere and gets back, in a forward pass.
 
-    2 x h c per token and layer, of which (E - 1) / E leave the device.
+    2 x h c per token and layer, for x chosen experts, width h and c bytes per activation, of which
+    (ep_size - 1) / ep_size leave the device.
     """
     a, s, p = job.anatomy, job.sharding, job.precision
     away = (s.ep_size - 1) / s.ep_size
@@ -168,7 +169,7 @@ def _bandwidth(device: Hardware) -> float:
 
 
 def _link(job: Job, device: Hardware, reach: int = 0) -> float:
-    """Return bytes per second of the slowest link among neighbouring processes, 0 for all."""
+    """Return bytes per second of the slowest link among neighboring processes, 0 for all."""
     world, nodes = job.sharding.world, job.sharding.nodes
     if world == 1:
         return 1e9  # nothing travels

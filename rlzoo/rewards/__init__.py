@@ -1,4 +1,4 @@
-"""Rewards: classes that score answers, and the runner that enforces their contract."""
+"""Rewards: classes that judge answers, and the runner that enforces their contract."""
 
 from rlzoo.rewards.base import Reward, Sample
 from rlzoo.rewards.exact_match import ExactMatch, FirstLineMatch

@@ -1,4 +1,4 @@
-"""What a reward is: a plain class that scores answers, one row at a time."""
+"""The base of rewards: a plain class that judges answers, one row at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OnError = Literal["raise", "abstain"]
 
 @dataclass(frozen=True)
 class Sample:
-    """One answer to score; picklable, no tensors.
+    """One answer to be judged; picklable, no tensors.
 
     Example:
         ``Sample(row=0, prompt="12+30=", completion="42", target="42", terminated=True,
@@ -44,7 +44,7 @@ class Sample:
 
 
 class Reward(Recorded, ABC):
-    """Scores answers; subclass it and write ``reward``.
+    """Judges answers; subclass it and write ``reward``.
 
     A reward must be picklable if it has a timeout. One that has to see the whole batch at once
     overrides ``reward_all``.
@@ -53,7 +53,7 @@ class Reward(Recorded, ABC):
         weight: Factor in the sum of all rewards; 0 only logs this reward.
         timeout: Seconds one row may take (the whole batch, for a reward that overrides
             ``reward_all``). Rows then run in worker processes, one that is late is killed and
-            abstains. None scores in the training process, without a limit.
+            abstains. None runs in the training process, without a limit.
         on_error: What an exception does: ``raise`` stops training, ``abstain`` leaves the row out
             and logs a warning.
         name: Logged as ``reward/<name>``; the class name in snake case by default.
@@ -89,31 +89,31 @@ class Reward(Recorded, ABC):
 
     @property
     def batched(self) -> bool:
-        """Whether the reward scores the whole batch in one call."""
+        """Whether one call judges the whole batch."""
         return type(self).reward_all is not Reward.reward_all
 
     def prepare(self) -> None:
-        """Import what scoring needs; called before the first row, outside its timeout."""
+        """Import what ``reward`` needs; called before the first row, outside its timeout."""
 
     @abstractmethod
     def reward(self, sample: Sample) -> float | None:
-        """Score one answer.
+        """Judge one answer.
 
         Args:
             sample: The answer with its prompt and reference.
 
         Returns:
-            A finite number, or None to abstain: the row then leaves the loss.
+            A finite number, or None to abstain. A row on which all rewards abstain leaves the loss.
         """
 
     def reward_all(self, samples: Sequence[Sample]) -> Sequence[float | None]:
-        """Score a batch; override it only if rows must be seen together.
+        """Judge a batch; override it only if rows must be seen together.
 
         Args:
             samples: N answers.
 
         Returns:
-            N scores, in the order of the samples.
+            N rewards, in the order of the samples.
         """
         return [self.reward(sample) for sample in samples]
 
@@ -155,9 +155,9 @@ def as_reward(value: Any) -> float | None:
     if not isinstance(value, Real):
         raise ValueError(f"returned a {type(value).__name__}")
     try:
-        score = float(value)
+        reward = float(value)
     except OverflowError:
-        score = float("inf")
-    if not isfinite(score):
-        raise ValueError(f"returned {score}")
-    return score
+        reward = float("inf")
+    if not isfinite(reward):
+        raise ValueError(f"returned {reward}")
+    return reward

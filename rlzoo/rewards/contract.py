@@ -29,14 +29,14 @@ Outcome = list[float | None] | Failure
 
 
 def attempt(reward: Reward, samples: Sequence[Sample]) -> Outcome:
-    """Score samples with one call of the reward.
+    """Judge samples with one call of the reward.
 
     Args:
         reward: The reward.
         samples: One sample, or the whole batch if the reward is batched.
 
     Returns:
-        A score per sample, or the failure.
+        A reward per sample, or the failure.
 
     Raises:
         UserError: If the reward itself breaks the contract or is misconfigured.
@@ -65,7 +65,7 @@ def check(reward: Reward, samples: Sequence[Sample], returned: Any) -> list[floa
         One finite float or None per sample.
 
     Raises:
-        UserError: If the length is wrong, or a score is not a finite number or None.
+        UserError: If the length is wrong, or a reward is not a finite number or None.
     """
     if hasattr(returned, "tolist"):
         returned = returned.tolist()
@@ -79,16 +79,16 @@ def check(reward: Reward, samples: Sequence[Sample], returned: Any) -> list[floa
             f"reward '{reward.name}': expected {len(samples)} scores, got {len(returned)}; "
             "return one per answer, None to abstain"
         )
-    scores = []
+    rewards = []
     for sample, value in zip(samples, returned, strict=True):
         try:
-            scores.append(as_reward(value))
+            rewards.append(as_reward(value))
         except ValueError as error:
             raise UserError(
                 f"reward '{reward.name}' {error} for row {sample.row}; "
                 "return a finite number, or None to abstain"
             ) from None
-    return scores
+    return rewards
 
 
 def portable(failure: Failure) -> Failure:

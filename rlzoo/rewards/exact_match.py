@@ -8,7 +8,7 @@ from rlzoo.rewards.base import Reward, Sample
 
 
 class ExactMatch(Reward):
-    """1 if the completion is the answer, else 0.
+    """1 if the completion is the reference answer, else 0.
 
     Args:
         strip: Ignore white space around both.
@@ -22,17 +22,17 @@ class ExactMatch(Reward):
         self.require_termination = require_termination
 
     def reward(self, sample: Sample) -> float:
-        """Compare the completion with the answer."""
+        """Compare the completion with the reference answer."""
         if self.require_termination and not sample.terminated:
             return 0.0
-        completion, answer = sample.completion, sample.target
+        completion, target = sample.completion, sample.target
         if self.strip:
-            completion, answer = completion.strip(), answer.strip()
-        return float(completion == answer)
+            completion, target = completion.strip(), target.strip()
+        return float(completion == target)
 
 
 class FirstLineMatch(Reward):
-    """1 if the first line of the completion is the answer and has an end, else 0.
+    """1 if the first line of the completion is the reference answer and has an end, else 0.
 
     For few-shot prompts to a raw language model, which goes on with another line of its own. White
     space around both is ignored. The line ends at a newline, or at EOS; one that was cut off counts
@@ -40,7 +40,7 @@ class FirstLineMatch(Reward):
     """
 
     def reward(self, sample: Sample) -> float:
-        """Compare the first line of the completion with the answer."""
+        """Compare the first line of the completion with the reference answer."""
         line, newline, _ = sample.completion.partition("\n")
         if not newline and not sample.terminated:
             return 0.0

@@ -11,7 +11,7 @@ from rlzoo.rewards.base import Reward, Sample, require_number
 class LengthPenalty(Reward):
     """Price every token: ``-num_tokens / limit``.
 
-    An answer of ``limit`` tokens scores -1; ``weight`` sets the price.
+    An answer of ``limit`` tokens gets -1; ``weight`` sets the price.
 
     Args:
         limit: Tokens that cost 1, for instance the longest answer.
@@ -32,14 +32,14 @@ class LengthPenalty(Reward):
 class OverlongPenalty(Reward):
     """Punish answers softly as they near the longest length.
 
-    With n tokens, ``L = max_tokens`` and ``C = buffer``: 0 if n <= L - C; ``(L - C - n) / C`` if
-    L - C < n <= L; -1 if n > L.
+    ``min(0, max(-1, (max_tokens - buffer - num_tokens) / buffer))``: 0 up to
+    ``max_tokens - buffer`` tokens, -1 from ``max_tokens`` on, a straight line between.
 
     Source: DAPO, arXiv 2503.14476, equation 13.
 
     Args:
-        max_tokens: L, beyond which the whole penalty applies.
-        buffer: C, the tokens before L over which it grows.
+        max_tokens: Length from which on the whole penalty applies.
+        buffer: Tokens before ``max_tokens`` over which it grows.
         **kwargs: Options of every reward.
     """
 

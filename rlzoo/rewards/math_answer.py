@@ -14,7 +14,7 @@ _TAG = re.compile(r"</?(?:answer|think)>")
 
 
 class MathAnswer(Reward):
-    """1 if Math-Verify finds the answer equal to the reference, else 0.
+    """1 if Math-Verify finds the completion equal to the reference answer, else 0.
 
     Reads the last ``<answer>...</answer>`` if there is one, else the whole completion. The time
     limits of Math-Verify are signal alarms, which fail outside the main thread and cancel an alarm
@@ -33,16 +33,16 @@ class MathAnswer(Reward):
         _math_verify()
 
     def reward(self, sample: Sample) -> float:
-        """Compare the completion with the answer.
+        """Compare the completion with the reference answer.
 
         Args:
-            sample: The answer with its reference.
+            sample: The answer with its reference answer.
 
         Returns:
             1.0 or 0.0.
 
         Raises:
-            ValueError: If the reference holds no mathematical expression.
+            ValueError: If the reference answer holds no mathematical expression.
         """
         math_verify = _math_verify()
         gold = _parse_expression(sample.target)

@@ -1,4 +1,4 @@
-"""Scores rows in worker processes that can be killed when they are late."""
+"""Worker processes for rewards with a timeout; one that is late is killed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rlzoo.rewards.base import Reward, Sample
 from rlzoo.rewards.contract import Failure, Outcome, attempt, portable, restored
 from rlzoo.rewards.spawn import spawn_context
 
-START_SECONDS = 30.0
-RESTART_SECONDS = 2.0
-MAX_BREAKS = 2
+START_SECONDS = 30.0  # a worker imports the reward's libraries before its first row
+RESTART_SECONDS = 2.0  # a killed worker is replaced, and imports them again
+MAX_BREAKS = 2  # a pool that breaks more often than this does so at every start
 
 
 class WorkerPool:
@@ -36,7 +36,7 @@ class WorkerPool:
         max_workers: Number of processes.
         max_seconds: Longest one call may take; None allows every row its whole timeout:
             ``30 + ceil(rows / workers) * (timeout + 2)``, the 30 for starting the workers and the
-            2 for replacing a killed one. Rows not scored by then fail.
+            2 for replacing a killed one. Rows without a reward by then fail.
 
     Raises:
         UserError: If the reward cannot be pickled.
@@ -57,7 +57,7 @@ class WorkerPool:
         self._pool: Any = None
 
     def run(self, chunks: Sequence[Sequence[Sample]]) -> Generator[Outcome, None, None]:
-        """Score chunks, each under the timeout of its own.
+        """Judge chunks, each under a timeout of its own.
 
         Args:
             chunks: What each call of the reward gets.

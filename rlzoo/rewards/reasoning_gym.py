@@ -13,15 +13,15 @@ _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class ReasoningGymReward(Reward):
-    """Asks the reasoning-gym task that wrote a question to score the answer.
+    """Asks the reasoning-gym task that wrote a question to judge the answer.
 
     Goes with ``rlzoo.tasks.ReasoningGym``. The text is stripped first, since a trailing space
-    costs credit. An answer that the scorer cannot read, as numbers tasks do with words, scores 0.
+    costs credit. An answer that the scorer cannot read, as numbers tasks do with words, gets 0.
 
     Args:
-        partial: Pass partial credit on. By default only a score of 1 counts, because many tasks
+        partial: Pass partial credit on. By default only a full 1 counts, because many tasks
             give credit to any text that contains the answer.
-        answer_tag: Score what the last ``<answer>...</answer>`` holds; 0 without one.
+        answer_tag: Judge what the last ``<answer>...</answer>`` holds; 0 without one.
         **kwargs: Options of every reward.
     """
 
@@ -39,13 +39,13 @@ class ReasoningGymReward(Reward):
         _reasoning_gym()
 
     def reward(self, sample: Sample) -> float:
-        """Score the completion.
+        """Judge the completion.
 
         Args:
             sample: An answer to a question of ``rlzoo.tasks.ReasoningGym``.
 
         Returns:
-            A score from 0 to 1.
+            A reward from 0 to 1.
 
         Raises:
             UserError: If the question comes from another task.

@@ -1,4 +1,4 @@
-"""Runs all rewards over the answers of an iteration and combines what they say."""
+"""The runner: it asks every reward about every answer, and adds the rewards up."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class RewardRunner:
     Args:
         rewards: The K rewards.
         max_workers: Worker processes per reward that has a timeout; the CPUs, at most 4, if None.
-        max_seconds: Longest that one reward may take over one batch; rows not scored by then
-            abstain. None allows every row its whole timeout (see ``WorkerPool``).
+        max_seconds: Longest that one reward may take over one batch; rows it has not judged by
+            then abstain. None allows every row its whole timeout (see ``WorkerPool``).
 
     Raises:
         UserError: If there is no reward, two have one name, or no weight is other than 0.
@@ -67,13 +67,13 @@ class RewardRunner:
         return [reward.weight for reward in self.rewards]
 
     def evaluate(self, samples: Sequence[Sample]) -> list[list[float | None]]:
-        """Score N answers with K rewards.
+        """Judge N answers with K rewards.
 
         Args:
             samples: N answers.
 
         Returns:
-            N rows of K scores in the order of the samples; None where a reward abstains.
+            N rows of K rewards in the order of the samples; None where a reward abstains.
 
         Raises:
             UserError: If a reward fails with ``on_error: raise`` or breaks the contract.
@@ -104,15 +104,15 @@ class RewardRunner:
 
     def _evaluate(self, reward: Reward, samples: Sequence[Sample]) -> list[float | None]:
         chunks = [samples] if reward.batched else [[sample] for sample in samples]
-        scores: list[float | None] = []
+        rewards: list[float | None] = []
         with closing(self._outcomes(reward, chunks)) as outcomes:
             for chunk, outcome in zip(chunks, outcomes, strict=True):
                 if isinstance(outcome, Failure):
                     _abstain_or_raise(reward, chunk, outcome)
-                    scores.extend([None] * len(chunk))
+                    rewards.extend([None] * len(chunk))
                 else:
-                    scores.extend(outcome)
-        return scores
+                    rewards.extend(outcome)
+        return rewards
 
     def _outcomes(
         self, reward: Reward, chunks: Sequence[Sequence[Sample]]
@@ -150,7 +150,7 @@ def combine(
     others abstained into one with reward 0.
 
     Args:
-        values: N rows of K scores, None where a reward abstained.
+        values: N rows of K rewards, None where a reward abstained.
         weights: K weights.
 
     Returns:

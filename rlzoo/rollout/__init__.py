@@ -1,4 +1,4 @@
-"""Sampling answers."""
+"""Samplers: they draw answers from a policy."""
 
 from rlzoo.rollout.base import Sampler
 from rlzoo.rollout.native import NativeSampler

@@ -1,4 +1,4 @@
-"""What every sampler must do."""
+"""The base of samplers, and checks that all of them share."""
 
 from __future__ import annotations
 
@@ -40,15 +40,19 @@ class Sampler(Recorded, ABC):
         An answer depends on the weights, its prompt, the seed, the prompt's position and the number
         of the sample, and on nothing else: not on batch size, order or rank.
 
+        Evaluation calls it with temperature 0, for greedy answers. A rank that only keeps others
+        in step calls it without prompts (`keep_pace`), and gets no rows.
+
         Args:
             policy: The model.
-            prompts: P prompts.
+            prompts: P prompts, none included.
             num_samples: G, answers per prompt.
             params: Length, temperature and filters; nothing comes from the checkpoint.
             seed: Seed of this call.
 
         Returns:
-            N = P * G rollouts, prompt-major, usable in a backward pass.
+            N = P * G rollouts, prompt by prompt, T = ``params.max_new_tokens``; `Rollouts.of` makes
+            them.
         """
 
 

@@ -24,9 +24,11 @@ from rlzoo.rollout.decoding.expert_trace import ExpertTrace
 from rlzoo.rollout.decoding.token_choice import draw
 from rlzoo.types import Prompts, Rollouts, SamplingParams
 
-_PREFILL_TOKENS = 16384
-_LEAVE_AT = 16  # answers leave when one in so many is over
-_JOIN_AT = 8  # and others join when one in so many places is free
+_PREFILL_TOKENS = 16384  # most prompt tokens read at once, padding included: it bounds memory
+# Leaving copies keys and values of the rows that move up, so one answer in 16 has to be over.
+_LEAVE_AT = 16
+# Joining reads prompts while all other answers wait, so one place in 8 has to be free.
+_JOIN_AT = 8
 _PER_ANSWER = ("rows", "counts", "tokens", "alive", "ended", "draws")
 
 
@@ -54,16 +56,6 @@ class NativeSampler(Sampler):
 
         The log-probs are those of the whole softmax at the temperature (1 when greedy), before
         top_k and top_p, so that they compare with `Policy.log_probs`.
-
-        Args:
-            policy: The model.
-            prompts: P prompts.
-            num_samples: G, answers per prompt.
-            params: Length, temperature and filters.
-            seed: Seed of this call.
-
-        Returns:
-            N = P * G rollouts, T = max_new_tokens.
 
         Raises:
             UserError: If a setting is out of bounds, or the model's logits are not finite.

@@ -1,4 +1,4 @@
-"""What a training strategy asks of the update loop, and strategies of our own."""
+"""Training strategies, and what the update loop asks of one."""
 
 from rlzoo.strategies.deepspeed.strategy import DeepSpeedExpertParallelStrategy
 from rlzoo.strategies.fsdp2 import FSDP2Strategy, shard_model

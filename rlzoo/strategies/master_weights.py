@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 _KEY = "masters"
-_HALF_UNIT = 2**15
-_TURN = 2**24
-_ADDED = 2**20
+_HALF_UNIT = 2**15  # half a unit of the upper 16 bits: cutting after adding it rounds to nearest
+_TURN = 2**24  # weights whose float32 values exist at a time: 64 MB, however large the model
+_ADDED = 2**20  # elements per addition of a gradient: bounds the float32 copy that it makes
 
 
 class Master:
@@ -42,6 +42,7 @@ class Master:
         self.rest = torch.full_like(weight, -_HALF_UNIT, dtype=torch.int16, requires_grad=False)
         self.value = nn.Parameter(torch.empty_like(weight, dtype=torch.float32).contiguous())
         self.value.master = self  # type: ignore[attr-defined]
+        # An optimizer keys its state on the parameter, which has to stay; only its memory may go.
         self.value.untyped_storage().resize_(0)
 
     def open(self) -> None:

@@ -1,4 +1,4 @@
-"""What a strategy may ask of the module that it trains."""
+"""The module that trains, as far as a strategy may ask of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Add two numbers."""
+"""The task of adding two numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task is: prompts with their reference answers."""
+"""The base of tasks: prompts with their reference answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRINTABLE = "".join(chr(code) for code in range(32, 127)) + "\n"
 
 @dataclass(frozen=True)
 class Example:
-    """One question with its answer.
+    """One question with its reference answer.
 
     Example:
         ``Example(prompt="12+30=", target="42")`` or, as a chat,
@@ -57,7 +57,7 @@ class Task(Recorded, ABC):
 
     @property
     def alphabet(self) -> str:
-        """The characters that prompts and answers may need."""
+        """The characters that prompts and reference answers may need."""
         return PRINTABLE
 
     def demonstration(self, example: Example, noise: float, rng: random.Random) -> str:
@@ -70,7 +70,7 @@ class Task(Recorded, ABC):
             rng: Draws the noise.
 
         Returns:
-            The answer, with noise.
+            The reference answer, with noise.
         """
         if not 0 <= noise <= 1:
             raise UserError(f"noise={noise}: must be from 0 to 1")

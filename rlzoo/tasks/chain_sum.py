@@ -1,4 +1,4 @@
-"""Add and subtract a few numbers, with solved examples in the prompt if wanted."""
+"""The task of adding and subtracting a few numbers, with solved examples if wanted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ChainSum(ProceduralTask):
     r"""Add and subtract: ``4 - 7 =`` asks for ``-3``.
 
     With ``few_shot=2`` the prompt is ``8 + 1 = 9\n6 - 2 = 4\n4 - 7 =``, which a pretrained model
-    that was never taught to chat goes on with as `` -3\n``; score it with ``FirstLineMatch``. The
+    that was never taught to chat goes on with as `` -3\n``; judge it with ``FirstLineMatch``. The
     solved examples are the same in every prompt, for every seed, and are never asked.
 
     Args:

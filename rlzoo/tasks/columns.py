@@ -1,4 +1,4 @@
-"""Turns a row of a dataset into an example, or says what is wrong with it."""
+"""Rows of a dataset as examples, or what is wrong with them."""
 
 from __future__ import annotations
 

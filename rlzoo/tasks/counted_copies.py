@@ -1,4 +1,4 @@
-"""Write a word many times and count: short prompts, long answers."""
+"""The task of writing a word many times and counting: short prompts, long answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sort digits."""
+"""The task of sorting digits."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class HubDataset(TabularTask):
         train_split: Split to train on.
         eval_split: Split to evaluate on; null holds out a share of ``train_split``.
         prompt: Name of the column with text, or with chat messages.
-        answer: Name of the column with answers.
+        answer: Name of the column with reference answers.
         answer_after: Keep what follows the last of these marks in an answer.
         eval_fraction: The share held out if ``eval_split`` is null.
     """
@@ -59,13 +59,7 @@ class HubDataset(TabularTask):
         return self.train_split if split == "train" else self.eval_split or self.train_split
 
     def load(self, split: Split) -> Sequence[Example]:
-        """Read a split.
-
-        Args:
-            split: ``train`` or ``eval``.
-
-        Returns:
-            Its rows.
+        """Read a split; see `TabularTask.load`.
 
         Raises:
             UserError: If the dataset or the split is not there, or a row is malformed.

@@ -22,7 +22,7 @@ class JsonLines(TabularTask):
         path: The file.
         eval_path: A second file for evaluation. Without one, a share of the prompts is held out.
         prompt: Name of the column with prompts.
-        answer: Name of the column with answers.
+        answer: Name of the column with reference answers.
         answer_after: Keep what follows the last of these marks in an answer, such as ``####``.
         eval_fraction: The share held out if there is no ``eval_path``.
     """
@@ -53,13 +53,7 @@ class JsonLines(TabularTask):
         return self.path if split == "train" or self.eval_path is None else self.eval_path
 
     def load(self, split: Split) -> Sequence[Example]:
-        """Read a file.
-
-        Args:
-            split: ``train`` or ``eval``.
-
-        Returns:
-            Its rows.
+        """Read a file; see `TabularTask.load`.
 
         Raises:
             UserError: If a row is malformed; rows are counted as lines from 1.

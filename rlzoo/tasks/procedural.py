@@ -37,16 +37,7 @@ class ProceduralTask(Task):
         return True
 
     def examples(self, split: Split, size: int | None, seed: int) -> Sequence[Example]:
-        """Return the first ``size`` examples of an endless list.
-
-        Args:
-            split: ``train`` or ``eval``.
-            size: How many; None is refused.
-            seed: Chooses the list.
-
-        Returns:
-            The examples.
-        """
+        """Return the first ``size`` examples of an endless list; see `Task.examples`."""
         size = require_size(size, split, type(self).__name__)
         return [self._example(split, seed, i) for i in range(size)]
 

@@ -15,7 +15,7 @@ TRIES = 1000
 
 
 class ReasoningGym(Task):
-    """Asks questions of one reasoning-gym dataset; score them with ``ReasoningGymReward``.
+    """Asks questions of one reasoning-gym dataset; judge them with ``ReasoningGymReward``.
 
     The splits draw with seeds of their own, and a question belongs to one of them by a hash of its
     text, half of all questions each, so that they share none. A few datasets of the library
@@ -40,15 +40,9 @@ class ReasoningGym(Task):
         self._create(seed=0, size=1)
 
     def examples(self, split: Split, size: int | None, seed: int) -> Sequence[Example]:
-        """Return questions of the dataset, in the order in which it makes them up.
+        """Return questions in the order in which the dataset makes them up; see `Task.examples`.
 
-        Args:
-            split: ``train`` or ``eval``.
-            size: How many; None is refused.
-            seed: Seeds the dataset.
-
-        Returns:
-            The examples; ``columns`` hold what ``ReasoningGymReward`` needs.
+        Their ``columns`` hold what ``ReasoningGymReward`` needs.
         """
         size = require_size(size, split, f"ReasoningGym '{self.name}'")
         digest = hashlib.sha256(f"{seed}/{split}".encode()).digest()

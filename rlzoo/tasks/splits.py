@@ -1,4 +1,4 @@
-"""Which split a prompt belongs to, and which rows of a split are used."""
+"""Splits: which one a prompt belongs to, and which rows of it are used."""
 
 from __future__ import annotations
 

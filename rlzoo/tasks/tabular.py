@@ -16,7 +16,7 @@ class TabularTask(Task):
     Args:
         eval_fraction: Share of the prompts held out for evaluation where evaluation has no rows
             of its own; chosen by a hash of the prompt.
-        has_eval: Whether it has.
+        has_eval: Whether evaluation has rows of its own.
     """
 
     def __init__(self, eval_fraction: float, has_eval: bool) -> None:
@@ -44,16 +44,7 @@ class TabularTask(Task):
         """Name where the rows of a split come from, for messages."""
 
     def examples(self, split: Split, size: int | None, seed: int) -> Sequence[Example]:
-        """Return rows of the source.
-
-        Args:
-            split: ``train`` or ``eval``.
-            size: How many; None for all.
-            seed: Chooses which rows are kept, if not all.
-
-        Returns:
-            The examples, in the order of the source.
-        """
+        """Return a seeded choice of the rows, in the order of the source; see `Task.examples`."""
         return take(self._split(split), size, split, seed, self.source(split))
 
     @property

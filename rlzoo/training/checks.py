@@ -1,4 +1,4 @@
-"""What is refused before weights load: settings, a trainer or prompts that cannot work."""
+"""Refusals before weights load: settings, a trainer or prompts that cannot work."""
 
 from __future__ import annotations
 

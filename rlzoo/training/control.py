@@ -151,7 +151,7 @@ class AdaptiveEntropy(Controller):
         return self._raw if self._acts else 0.0
 
     def observe(self, value: float, answers: int) -> None:
-        """Take a step towards the target."""
+        """Take a step toward the target."""
         direction = (value < self.target) - (value > self.target)
         self._raw = max(0.0, self._raw + direction * self.step)
         self._acts = value <= self.target

@@ -1,4 +1,4 @@
-"""From rollouts to what an update reads: rewards by row, passes before it, batches, metrics."""
+"""Parts of an iteration: samples for rewards, passes without gradients, batches, metrics."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def judge(runner: RewardRunner, rollouts: Rollouts) -> Rewards:
         rollouts: N answers.
 
     Returns:
-        The table and its weighted sum.
+        N rows of K rewards, and their weighted sums.
     """
     table = runner.evaluate(samples_of(rollouts))
     combined = runner.combine(table)
@@ -127,7 +127,10 @@ def policy_batch(
 
 
 def reward_stats(rewards: Rewards, names: Sequence[str]) -> Stats:
-    """Return mean, spread and abstentions of the rewards, one by one and combined."""
+    """Return means and abstentions of the rewards, one by one and combined.
+
+    ``reward/square`` becomes the standard deviation in `finish`.
+    """
     stats, valid = Stats(), rewards.valid
     totals = torch.where(valid, rewards.totals.double(), 0.0)
     stats.add("reward/mean", totals.sum(), valid.sum())

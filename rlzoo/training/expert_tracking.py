@@ -1,4 +1,4 @@
-"""What is done with routers over an iteration: record, replay, balance, measure. No Lightning."""
+"""The tracker of experts: it records, replays, balances and measures the routing."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def router_losses(
 
 
 class ExpertTracker:
-    """Follows the routing of a policy through the updates of an iteration.
+    """Follows the routing of a policy through the updates of an iteration. No Lightning.
 
     Args:
         settings: Of the policy.

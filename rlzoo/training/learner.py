@@ -1,4 +1,4 @@
-"""Between rollouts and the optimizer: log-probs, advantages, minibatches, loss. No Lightning."""
+"""The learner, between rollouts and optimizer: log-probs, advantages, minibatches, loss."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from rlzoo.types import Experience, Rewards, Rollouts, Sequences, Stats
 
 @dataclass
 class Learner:
-    """Everything that turns rewarded answers into losses.
+    """What turns answers and their rewards into losses. It knows nothing of Lightning.
 
     Attributes:
         settings: Those of the run.
-        reference: Reference policy; false where there is none.
+        reference: Reference policy; falsy where there is none.
         kl: The penalty at its present coefficient, which a rule may move.
         entropy_coefficient: Weight of the entropy bonus, which a rule may move.
         through: Makes a training pass: `predict`, or an engine around it.
@@ -60,7 +60,7 @@ class Learner:
 
         Args:
             rollouts: This rank's answers, after the filters.
-            rewards: Theirs.
+            rewards: The rewards of these answers.
             seed: Seed of the iteration.
             stats: Receives what there is to log.
 

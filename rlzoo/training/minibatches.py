@@ -91,6 +91,7 @@ def order(prompts: int, epoch: int, seed: int) -> Tensor:
     """
     if epoch == 0:
         return torch.arange(prompts)
+    # Another seed for each of up to 1,000,003 epochs, none of them another iteration's.
     generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
     return torch.randperm(prompts, generator=generator)
 

@@ -14,6 +14,7 @@ def collect_rng() -> dict[str, Any]:
     kind, keys, *rest = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),
+        # Plain integers: checkpoints are read with weights_only, which takes no numpy arrays.
         "numpy": (kind, [int(key) for key in keys], *rest),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],

@@ -1,4 +1,4 @@
-"""What is said and verified at the start of a run."""
+"""The start of a run: its plan in words, and the self-check."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _shown(thing: object) -> str:
 def self_check(settings: Settings, rollouts: Rollouts) -> None:
     """Compare two passes of the policy over the first answers, and both with the sampler.
 
-    Reports max |ratio - 1| and the gap between the sampler's log-probabilities and the trainer's.
+    Logs max |ratio - 1|, and the gap between the sampler's log-probs and the trainer's.
 
     Raises:
         UserError: If the two passes differ by more than ``self_check_tolerance``.

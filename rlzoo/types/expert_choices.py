@@ -1,4 +1,4 @@
-"""Which experts tokens were sent to: of one forward pass, and of the rows of an iteration."""
+"""The experts that tokens were sent to: in one forward pass, and in an iteration."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ def expert_counts(experts: Tensor, weights: Tensor, count: int) -> Tensor:
     """Add up the weights of the tokens that each expert of each layer gets.
 
     Args:
-        experts: (M, L, k) integers.
-        weights: (M,), 0 for tokens that do not count.
+        experts: (tokens, L, k) integers.
+        weights: (tokens,), 0 for tokens that do not count.
         count: E.
 
     Returns:

@@ -1,7 +1,9 @@
 """The data of one iteration: Prompts -> Rollouts, Rewards -> Experience -> PolicyBatch.
 
 Legend, used in every file: ``P`` prompts of one iteration, ``G`` answers per prompt,
-``N = P * G`` rollouts, ``T`` response tokens (padded), ``S`` prompt + response, ``V`` vocabulary.
+``N = P * G`` answers, ``T`` response tokens (padded), ``S`` prompt and response, ``V`` vocabulary,
+``K`` rewards, ``L`` layers that have experts, ``E`` experts of a layer, ``H`` hidden size, ``M``
+masked-in tokens. A small ``n``, ``s`` or ``t`` is a part of the large one.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ class Sequences:
     Attributes:
         input_ids: (n, S) long.
         prompt_lengths: (n,) long; response token t of row i stands at ``prompt_lengths[i] + t``.
-        mask: (n, T) bool, the response tokens whose log-probabilities are wanted.
+        mask: (n, T) bool, the response tokens whose log-probs are wanted.
         experts: (n, S, L, k) integers, the experts that a mixture of experts must use, or None
             where its routers choose.
     """
@@ -138,12 +140,12 @@ class Rollouts:
 
     Attributes:
         prompts: The P prompts.
-        params: How the answers were drawn; log-probabilities are taken at this temperature.
+        params: How the answers were drawn; log-probs are taken at this temperature.
         group_ids: (N,) long, the global position of the row's prompt.
         token_ids: (N, T) long, the sampled ids, never re-tokenized; pad after the end.
         mask: (N, T) bool, True up to and including the first EOS.
         terminated: (N,) bool, False where the answer was cut at ``max_new_tokens``.
-        log_probs: (N, T) fp32, the sampler's own log-probabilities, 0 where masked.
+        log_probs: (N, T) fp32, the sampler's own log-probs, 0 where masked.
         completions: N decoded answers, special tokens left out.
         routing: (N, S, L, k) integers, the experts that a mixture of experts used for each token,
             prompts included; junk from a row's last token on. None where nobody asked.
@@ -308,7 +310,7 @@ def _rows(token_ids: Tensor, lengths: Tensor) -> list[tuple[list[int], int]]:
 
 @dataclass(frozen=True)
 class Rewards:
-    """What every reward said about every answer.
+    """The reward of every answer, by reward and combined.
 
     Attributes:
         table: N lists of K rewards, None where one abstained.

@@ -4,7 +4,7 @@ import pytest
 import torch
 from outcomes import float32_outcome
 
-from rlzoo.advantages import GAE, generalised_advantages, token_rewards
+from rlzoo.advantages import GAE, generalized_advantages, token_rewards
 from rlzoo.errors import UserError
 
 NAN = float("nan")
@@ -19,7 +19,7 @@ def test_adv_08_gae_with_junk_on_padding(junk):
     mask = torch.tensor([[True, True, False]])
     values = torch.tensor([[0.5, 0.25, junk]])
     rewards = token_rewards(torch.tensor([1.0]), mask)
-    ours = generalised_advantages(rewards, values, mask, gamma=1.0, lam=0.95)
+    ours = generalized_advantages(rewards, values, mask, gamma=1.0, lam=0.95)
     torch.testing.assert_close(ours.advantages, torch.tensor([[0.4625, 0.75, 0.0]]))
     torch.testing.assert_close(ours.returns, torch.tensor([[0.9625, 1.0, 0.0]]))
 
@@ -28,8 +28,8 @@ def test_adv_08_gae_steps_over_a_gap():
     """A token that the policy did not write passes value and advantage on as if it were absent."""
     rewards, values = torch.tensor([[0.5, 9.0, 1.0]]), torch.tensor([[0.2, 9.0, 0.4]])
     gap, none = torch.tensor([[True, False, True]]), torch.ones(1, 2).bool()
-    ours = generalised_advantages(rewards, values, gap, gamma=0.9, lam=0.8)
-    dense = generalised_advantages(rewards[:, [0, 2]], values[:, [0, 2]], none, gamma=0.9, lam=0.8)
+    ours = generalized_advantages(rewards, values, gap, gamma=0.9, lam=0.8)
+    dense = generalized_advantages(rewards[:, [0, 2]], values[:, [0, 2]], none, gamma=0.9, lam=0.8)
     assert torch.equal(ours.advantages[:, [0, 2]], dense.advantages)
     assert torch.equal(ours.returns[:, [0, 2]], dense.returns)
     assert ours.advantages[0, 1] == ours.returns[0, 1] == 0

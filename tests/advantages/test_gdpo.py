@@ -1,4 +1,4 @@
-"""GDPO: rewards are normalised one by one before they are summed."""
+"""GDPO: rewards are normalized one by one before they are summed."""
 
 import math
 
@@ -17,7 +17,7 @@ def test_gdpo_is_the_worked_one():
     valid = torch.ones(4, dtype=torch.bool)
     weights = float64(table["weights"])
     close(GDPO().of_components(components, weights, ids, valid), table["adv"])
-    for k in range(2):  # each by itself is the normalised column, whitened
+    for k in range(2):  # each by itself is the normalized column, whitened
         alone = GDPO().of_components(components, torch.eye(2).double()[k], ids, valid)
         column = float64(table["normalised"])[:, k]
         close(alone, (column / (column.std() + 1e-4)).tolist())

@@ -71,7 +71,7 @@ def test_adv_03_a_group_of_one_gives_zero(estimator):
 @pytest.mark.parametrize("estimator", GROUP)
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (2, 0, 3, 1), (3, 2, 1, 0)])
 def test_adv_04_groups_go_by_id_and_not_by_place(estimator, order):
-    """ADV-04: rows [1, 0, 10, 10] in groups a, a, b, b: centred [.5, -.5, 0, 0], permuted alike."""
+    """ADV-04: rows [1, 0, 10, 10] in groups a, a, b, b: centered [.5, -.5, 0, 0], permuted alike."""
     scores, ids = [1.0, 0.0, 10.0, 10.0], [4, 4, 9, 9]
     side = {GroupNormalized: 0.5 / (0.7071068 + 1e-4), GroupCentered: 0.5, LeaveOneOut: 1.0}
     expected = [side[estimator], -side[estimator], 0.0, 0.0]
@@ -154,7 +154,7 @@ def test_opo_weighs_by_lengths_as_sampled_where_cut_answers_are_masked():
     close(OPO()(given).advantages[:1, 0], [0.75])  # baseline (2 * 1 + 6 * 0) / 8
 
 
-def test_batch_normalised_divides_by_one_number():
+def test_batch_normalized_divides_by_one_number():
     """Centred [.5, -.5, 1, -1], sum of squares 2.5 over n - 1 = 3: std .9128709."""
     ours = first(BatchNormalized(), outcome([1.0, 0.0, 2.0, 0.0], ids=[0, 0, 1, 1]))
     std = math.sqrt(2.5 / 3) + 1e-4

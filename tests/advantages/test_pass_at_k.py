@@ -13,7 +13,7 @@ NAN = float("nan")
 
 
 def subsets(rewards, k):
-    """Mean over the sets of k with the answer, of the set's normalised reward."""
+    """Mean over the sets of k with the answer, of the set's normalized reward."""
     sets = list(itertools.combinations(range(len(rewards)), k))
     won = [max(rewards[i] for i in chosen) for chosen in sets]
     mean = sum(won) / len(won)

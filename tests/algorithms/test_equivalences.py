@@ -310,8 +310,8 @@ def test_sapo_with_an_open_gate_weighs_by_the_ratio():
 def test_dr_grpo_and_rloo_advantages_differ_by_a_constant():
     rewards = exact([0.1, 0.9, 0.4, 1.0])
     groups = Groups(rewards, torch.zeros(4).long(), torch.ones(4).bool())
-    centred, others = GroupCentered().of_groups(groups), LeaveOneOut().of_groups(groups)
-    torch.testing.assert_close(centred * 4 / 3, others)
+    centered, others = GroupCentered().of_groups(groups), LeaveOneOut().of_groups(groups)
+    torch.testing.assert_close(centered * 4 / 3, others)
     assert zoo.DrGRPO.advantage == GroupCentered.name
     assert zoo.RLOO.advantage == LeaveOneOut.name
 

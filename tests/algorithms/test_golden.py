@@ -17,7 +17,7 @@ from rlzoo.advantages import (
     Groups,
     LeaveOneOut,
     Outcome,
-    generalised_advantages,
+    generalized_advantages,
     whiten,
 )
 from rlzoo.algorithms import discover
@@ -320,13 +320,13 @@ def test_gae(key, junk):
     if junk is not None:
         rewards, values = rewards.masked_fill(~mask, junk), values.masked_fill(~mask, junk)
     expected = {k: tensor(v) for k, v in table["results"][key].items()}
-    ours = generalised_advantages(rewards, values, mask, gamma=gamma, lam=lam)
+    ours = generalized_advantages(rewards, values, mask, gamma=gamma, lam=lam)
     torch.testing.assert_close(ours.advantages, expected["advantages"], rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(ours.returns, expected["returns"], rtol=1e-12, atol=1e-12)
     whitened = whiten(ours.advantages, mask)
     torch.testing.assert_close(whitened, expected["whitened"], rtol=1e-12, atol=1e-12)
     # The wrong trace decay is a different answer, so the numbers above do test it.
-    wrong = generalised_advantages(rewards, values, mask, gamma=gamma, lam=lam - 0.5)
+    wrong = generalized_advantages(rewards, values, mask, gamma=gamma, lam=lam - 0.5)
     assert (wrong.advantages - expected["advantages"]).abs().max() > 0.01
 
     # The class: the score of each answer arrives on its last token.

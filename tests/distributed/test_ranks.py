@@ -209,7 +209,7 @@ def advantages_of(rank, world):
     found["whiten"] = whiten(fields["features"][..., 0], experience.mask)
     return {
         "split": GroupNormalized()(split).advantages[:, 0].tolist(),
-        "split centred": GroupCentered()(split).advantages[:, 0].tolist(),
+        "split centered": GroupCentered()(split).advantages[:, 0].tolist(),
         "rows": share(rank, world),
         **found,
     }
@@ -383,8 +383,8 @@ def test_adv_05_a_group_split_over_ranks(one, two):
     size = 0.5 / (0.5773503 + 1e-4)
     assert two[0]["advantages"]["split"] == pytest.approx([size] * 2, abs=1e-6)
     assert two[1]["advantages"]["split"] == pytest.approx([-size] * 2, abs=1e-6)
-    assert two[0]["advantages"]["split centred"] == [0.5, 0.5]
-    assert two[1]["advantages"]["split centred"] == [-0.5, -0.5]
+    assert two[0]["advantages"]["split centered"] == [0.5, 0.5]
+    assert two[1]["advantages"]["split centered"] == [-0.5, -0.5]
     assert one["advantages"]["split"] == pytest.approx([size, size, -size, -size], abs=1e-6)
 
 

@@ -56,7 +56,7 @@ def test_at_most_two_blocks_are_alive():
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_half_precision_is_normalised_in_fp32(autocast):
+def test_half_precision_is_normalized_in_fp32(autocast):
     hidden, weight, targets = inputs(dtype=torch.float32 if autocast else torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         ours = linear_log_probs(hidden, weight, targets, 1.0, 10)

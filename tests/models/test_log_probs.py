@@ -97,7 +97,7 @@ def test_training_mode_notices_dropout(tiny):
         policy.training_mode()
 
 
-def test_lp08_bf16_logits_are_normalised_in_fp32(counter):
+def test_lp08_bf16_logits_are_normalized_in_fp32(counter):
     """LP-08: equal bf16 logits over V = 151936 -> -log V = -11.93121; bf16 would say -11.9375."""
     policy = counter(151936, logit=0.0, dtype=torch.bfloat16)
     rows = Sequences(
@@ -108,7 +108,7 @@ def test_lp08_bf16_logits_are_normalised_in_fp32(counter):
     torch.testing.assert_close(log_probs, torch.full((1, 2), -11.93121), atol=1e-4, rtol=0)
 
 
-def test_lp08_autocast_keeps_the_normaliser_in_fp32(tiny, sequences):
+def test_lp08_autocast_keeps_the_normalizer_in_fp32(tiny, sequences):
     policy = tiny("qwen3")
     with torch.no_grad():
         full = policy.log_probs(sequences).log_probs

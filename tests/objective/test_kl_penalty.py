@@ -15,7 +15,7 @@ from rlzoo.types import PolicyBatch
 LP, REF = torch.tensor([[-1.0]], dtype=torch.float64), torch.tensor([[-1.5]], dtype=torch.float64)
 
 
-def penalised(kl, log_probs=LP, ref=REF, old=None, advantages=None):
+def penalized(kl, log_probs=LP, ref=REF, old=None, advantages=None):
     leaf = log_probs.clone().requires_grad_()
     batch = PolicyBatch(
         log_probs=leaf,
@@ -40,7 +40,7 @@ def penalised(kl, log_probs=LP, ref=REF, old=None, advantages=None):
 def test_kl_01_sign_value_and_gradient(estimator, value, gradient):
     """KL-01: lp -1.0, ref -1.5; the loss carries + beta KL."""
     assert kl_penalty(LP, REF, estimator).item() == pytest.approx(value, abs=1e-6)
-    loss, grad, means = penalised(KLPenalty(0.1, estimator))
+    loss, grad, means = penalized(KLPenalty(0.1, estimator))
     assert loss == pytest.approx(0.1 * value, abs=1e-7)
     assert grad.item() == pytest.approx(0.1 * gradient, abs=1e-7)
     assert means["policy/kl_ref"] == pytest.approx(value, abs=1e-6)
@@ -49,7 +49,7 @@ def test_kl_01_sign_value_and_gradient(estimator, value, gradient):
 def test_kl_01_in_the_reward_the_penalty_is_taken_away():
     """KL-01: -beta k1 on the token, none of it in the loss."""
     kl = KLPenalty(0.1, "k1", placement="reward")
-    loss, grad, _ = penalised(kl)
+    loss, grad, _ = penalized(kl)
     assert loss == 0
     assert grad.item() == 0
     cost = kl.coefficient * kl_penalty(LP, REF, "k1")
@@ -58,8 +58,8 @@ def test_kl_01_in_the_reward_the_penalty_is_taken_away():
 
 def test_kl_02_ratio_corrected_k3_has_the_reverse_kl_gradient():
     """KL-02: at r = 1 the value stays 0.106531 and the gradient goes from 0.393469 to 0.5."""
-    plain = penalised(KLPenalty(1.0, "k3"))
-    corrected = penalised(KLPenalty(1.0, "k3", ratio_corrected=True))
+    plain = penalized(KLPenalty(1.0, "k3"))
+    corrected = penalized(KLPenalty(1.0, "k3", ratio_corrected=True))
     assert plain[0] == pytest.approx(0.106531, abs=1e-6)
     assert corrected[0] == pytest.approx(0.106531, abs=1e-6)
     assert plain[1].item() == pytest.approx(0.393469, abs=1e-6)
@@ -74,7 +74,7 @@ def test_kl_03_far_from_the_reference(estimator, gap, corrected):
     lp = torch.tensor([[-1.0]])
     kl = KLPenalty(1.0, estimator, ratio_corrected=corrected)
     for old in (lp, lp - 100, lp + 100):
-        loss, gradient, means = penalised(kl, lp, lp + gap, old)
+        loss, gradient, means = penalized(kl, lp, lp + gap, old)
         assert math.isfinite(loss)
         assert torch.isfinite(gradient).all()
         assert math.isfinite(means["policy/kl_ref"])
@@ -87,9 +87,9 @@ def test_kl_07_a_group_without_signal_is_still_pulled_to_the_reference():
     advantages = GroupNormalized()(outcome).advantages.double()
     assert not advantages.any()
     lp, ref = LP.expand(2, 1), REF.expand(2, 1)
-    _, gradient, _ = penalised(KLPenalty(0.04, "k3"), lp, ref, advantages=advantages)
+    _, gradient, _ = penalized(KLPenalty(0.04, "k3"), lp, ref, advantages=advantages)
     torch.testing.assert_close(gradient, torch.full((2, 1), 0.04 * 0.39346934 / 2).double())
-    _, gradient, _ = penalised(None, lp, ref, advantages=advantages)
+    _, gradient, _ = penalized(None, lp, ref, advantages=advantages)
     assert not gradient.any()
 
 
@@ -99,4 +99,4 @@ def test_settings_that_cannot_act_are_refused():
     with pytest.raises(UserError, match=r"ratio_corrected has no effect with kl.placement=reward"):
         KLPenalty(0.1, placement="reward", ratio_corrected=True)
     with pytest.raises(ValueError, match=r"lacks \['ref_log_probs'\]"):
-        penalised(KLPenalty(0.1), ref=None)
+        penalized(KLPenalty(0.1), ref=None)

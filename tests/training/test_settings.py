@@ -1,4 +1,4 @@
-"""Schedules as numbers, and settings that refuse what they cannot honour."""
+"""Schedules as numbers, and settings that refuse what they cannot honor."""
 
 import math
 

@@ -1,1 +1,1 @@
-"""How sequences are fed to a decoder: padded, or each prompt once and no padding."""
+"""Feeding a decoder: padded rows, or each prompt once and no padding."""

@@ -14,8 +14,11 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 NAME = "rlzoo"
-_MASK_LIMIT = 2**22
+_MASK_LIMIT = (
+    2**22
+)  # entries of the largest mask that is built for answers longer than their prompt
 Piece = tuple[Sequence[int], Sequence[int]]
+# Query-key pairs times hidden width that cost about as much as one more attention call.
 _CALL_PAIRS = {"cpu": 2**20, "cuda": 2**30}
 
 
@@ -25,9 +28,9 @@ class Block:
 
     Attributes:
         count: n, segments.
-        queries: Tq, fed tokens that ask.
-        keys: Tk, fed tokens they see, themselves last; Tq of them where nothing stands before.
-        seen: (n or 1, 1, Tq, Tk) bool, or None where plain causal attention is meant.
+        queries: Fed tokens that ask.
+        keys: Fed tokens that they see, themselves last; as many where nothing stands before.
+        seen: (n or 1, 1, queries, keys) bool, or None where plain causal attention is meant.
     """
 
     count: int
@@ -41,8 +44,8 @@ class Segments:
     """Which fed token sees which, as gathers around dense attention calls.
 
     Attributes:
-        queries: (Q,) long, the fed token behind each padded query slot.
-        keys: (K,) long, likewise for keys and values.
+        queries: (queries,) long, the fed token behind each padded query slot.
+        keys: (keys,) long, likewise for keys and values.
         blocks: The calls, in the order of those slots.
         answers: (l,) long, the query slot whose result belongs to each fed token.
     """

@@ -1,4 +1,4 @@
-"""Which way a policy's sequences are fed to its decoder, and what that costs."""
+"""Feeds: rules that lay sequences out for a decoder, and what each costs in tokens."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from rlzoo.models.feeding.layout import Layout, padded, shared
 from rlzoo.models.log_probs import accepts, compute_dtype, hidden_states
 from rlzoo.types import Sequences
 
+# Mean difference of hidden states, as a share of their size, that is still rounding.
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 _WINDOWS = ("sliding_window", "attention_chunk_size")
 _LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
-_TRIAL = 12
+_TRIAL = 12  # tokens of the longest trial row; a shorter window could not be tried out
 _ABLE = ("sdpa", flash_attention.NAME, flex_attention.NAME)
 
 
@@ -76,7 +77,7 @@ class Feed(ABC):
         """Lay sequences out.
 
         Args:
-            sequences: n right-padded rows.
+            sequences: n rows.
 
         Returns:
             What the decoder is fed.
@@ -98,25 +99,11 @@ class PaddedFeed(Feed):
     """Every row by itself, padded on the right to the longest."""
 
     def layout(self, sequences: Sequences) -> Layout:
-        """Lay sequences out.
-
-        Args:
-            sequences: n right-padded rows.
-
-        Returns:
-            What the decoder is fed.
-        """
+        """Lay sequences out; see `Feed.layout`."""
         return padded(sequences)
 
     def tokens(self, load: Load) -> int:
-        """Count rows times the longest.
-
-        Args:
-            load: The rows.
-
-        Returns:
-            Tokens.
-        """
+        """Count rows times the longest; see `Feed.tokens`."""
         return load.rows * load.longest
 
 
@@ -137,27 +124,13 @@ class SharedFeed(Feed):
     shares = True
 
     def layout(self, sequences: Sequences) -> Layout:
-        """Lay sequences out.
-
-        Args:
-            sequences: n right-padded rows.
-
-        Returns:
-            What the decoder is fed.
-        """
+        """Lay sequences out; see `Feed.layout`."""
         if self._fits(sequences.input_ids.shape[1]):
             return shared(sequences, self.pieces(self.width))
         return padded(sequences)
 
     def tokens(self, load: Load) -> int:
-        """Count answers, and each distinct prompt once.
-
-        Args:
-            load: The rows.
-
-        Returns:
-            Tokens.
-        """
+        """Count answers, and each distinct prompt once; see `Feed.tokens`."""
         if self._fits(load.longest):
             return load.answers + sum(load.prompts.values())
         return PaddedFeed().tokens(load)

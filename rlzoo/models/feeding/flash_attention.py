@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rlzoo.models.feeding.dense_attention import Pieces, check_plain
 
 NAME = "flash_attention_2"
-_CAUSAL = (-1, 0)
+_CAUSAL = (-1, 0)  # varlen_attn's window: all that stands before, nothing that follows
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Ragged:
     of its keys.
 
     Attributes:
-        queries: (Q,) long, the fed token behind each query.
-        keys: (K,) long, likewise for keys and values.
+        queries: (queries,) long, the fed token behind each query.
+        keys: (keys,) long, likewise for keys and values.
         query_ends: (n + 1,) int32, where each piece's queries begin, and their number.
         key_ends: (n + 1,) int32, likewise.
         longest: Most queries and most keys of a piece.

@@ -1,4 +1,4 @@
-"""How sequences are fed to a decoder: which token of which row stands where."""
+"""The layout of fed tokens: which token of which row stands where."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def response_slots(sequences: Sequences) -> tuple[Tensor, Tensor, Tensor]:
     """Find the masked-in response tokens and the columns they stand in.
 
     Args:
-        sequences: n right-padded rows.
+        sequences: n rows.
 
     Returns:
         Row, response index and column of each token, all (M,), in row-major order.
@@ -87,7 +87,7 @@ def answer_lengths(sequences: Sequences) -> Tensor:
     """Count the response tokens up to the last one whose log-prob is wanted.
 
     Args:
-        sequences: n right-padded rows.
+        sequences: n rows.
 
     Returns:
         (n,) long.
@@ -101,7 +101,7 @@ def padded(sequences: Sequences) -> Layout:
     """Feed right-padded rows; causal attention needs no mask, for no real token can see a pad.
 
     Args:
-        sequences: n right-padded rows.
+        sequences: n rows.
 
     Returns:
         A layout of n rows and S - 1 columns.
@@ -129,7 +129,7 @@ def shared(sequences: Sequences, pieces: Pieces) -> Layout:
     """Feed every token once, in one line: each distinct prompt, then the answers to it.
 
     Args:
-        sequences: n right-padded rows.
+        sequences: n rows.
         pieces: An empty one, of the kind that the decoder's attention takes.
 
     Returns:

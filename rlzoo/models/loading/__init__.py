@@ -1,1 +1,1 @@
-"""Where weights, configs and tokenizers come from."""
+"""Loading: weights, configs and tokenizers, and where they come from."""

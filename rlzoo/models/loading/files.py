@@ -1,4 +1,4 @@
-"""Where a model's files are: a folder, a hub id, a package, or a GGUF file converted once."""
+"""A model's files: a folder, a hub id, a package, or a GGUF file converted once."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def convert_gguf(file: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=".converting-", dir=target.parent))
     try:
-        # Without dequantize, transformers 5.24 marks the model as quantised and refuses to save it.
+        # Without dequantize, transformers 5.24 marks the model as quantized and refuses to save it.
         model = AutoModelForCausalLM.from_pretrained(
             file.parent,
             gguf_file=file.name,

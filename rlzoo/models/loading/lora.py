@@ -9,7 +9,7 @@ from rlzoo.models.loading.configs import seeded
 
 
 def check_lora(lora: dict[str, Any]) -> None:
-    """Refuse adapter settings that would make scoring random.
+    """Refuse adapter settings that would make log-probs random.
 
     Args:
         lora: Keys of peft's LoraConfig.
@@ -24,11 +24,13 @@ def check_lora(lora: dict[str, Any]) -> None:
 
 
 def add_adapters(model: Any, lora: dict[str, Any], seed: int) -> Any:
-    """Freeze a model and put trainable adapters on its linear layers.
+    """Freeze a model and put trainable adapters on its layers.
 
     Args:
         model: A transformers causal language model, changed in place.
-        lora: Keys of peft's LoraConfig; all linear layers are targets unless it says otherwise.
+        lora: Keys of peft's LoraConfig; ``target_modules`` is ``all-linear`` unless it says
+            otherwise. What that means in a mixture of experts, whose experts and routers are often
+            no linear modules, differs by family: name the modules there.
         seed: Seed of the adapters' weights.
 
     Returns:

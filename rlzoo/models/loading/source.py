@@ -1,4 +1,4 @@
-"""Everything about a model that can be known before its weights are loaded."""
+"""The source of a model: everything that can be known before its weights are loaded."""
 
 from __future__ import annotations
 
@@ -32,13 +32,7 @@ SAMPLING = (
 class Source:
     """A model's config, tokenizer and special ids, and the way to its weights.
 
-    Args:
-        owner: Class name for error messages.
-        path: See `Policy`.
-        config: See `Policy`.
-        tokenizer: See `Policy`.
-        gguf_file: See `Policy`.
-        characters: See `Policy`.
+    ``owner`` is the class name for error messages; the other arguments are those of `Policy`.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from rlzoo.errors import UserError
 
 
 class Choice(NamedTuple):
-    """What a router says about M tokens: (M, E) raw logits, (M, k) gate weights and experts."""
+    """A router's choice: raw logits (tokens, E), gate weights and experts (tokens, k)."""
 
     logits: Tensor
     weights: Tensor
@@ -57,7 +57,7 @@ class RouterAdapter(ABC):
         """Take apart what a router returned.
 
         Args:
-            router: It.
+            router: Whose output it is.
             inputs: Positional arguments of its forward.
             output: What that returned.
 
@@ -74,10 +74,10 @@ class RouterAdapter(ABC):
         """Return the distribution over experts, for the balance loss and the entropy.
 
         Args:
-            logits: (M, E).
+            logits: (tokens, E).
 
         Returns:
-            (M, E) fp32, rows sum to 1.
+            (tokens, E) fp32, rows sum to 1.
         """
         return logits.softmax(-1, dtype=torch.float32)
 
@@ -87,11 +87,11 @@ class RouterAdapter(ABC):
 
         Args:
             router: The router.
-            logits: (M, E) raw logits, with gradient.
-            experts: (M, k) long.
+            logits: (tokens, E) raw logits, with gradient.
+            experts: (tokens, k) long.
 
         Returns:
-            (M, k) weights.
+            (tokens, k) weights.
         """
 
 
@@ -103,8 +103,8 @@ class SoftmaxRouter(RouterAdapter):
     def weights(self, router: nn.Module, logits: Tensor, experts: Tensor) -> Tensor:
         """Return the softmax at the given experts; a router without the switch always divides."""
         kept = self.probabilities(logits).gather(-1, experts)
-        normalise = getattr(router, "norm_topk_prob", True)
-        return kept / kept.sum(-1, keepdim=True) if normalise else kept
+        normalize = getattr(router, "norm_topk_prob", True)
+        return kept / kept.sum(-1, keepdim=True) if normalize else kept
 
 
 class DeepseekV2Router(RouterAdapter):
@@ -119,17 +119,17 @@ class DeepseekV2Router(RouterAdapter):
 
 
 class DeepseekV3Router(RouterAdapter):
-    """Sigmoid scores; a bias, which no gradient reaches, takes part in the choice alone."""
+    """A sigmoid per expert; a bias, which no gradient reaches, takes part in the choice alone."""
 
     families = ("deepseek_v3",)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return scores divided by their sum over experts (arXiv 2412.19437, equation 19)."""
-        scores = logits.float().sigmoid()
-        return scores / scores.sum(-1, keepdim=True)
+        """Return sigmoids divided by their sum over experts (arXiv 2412.19437, equation 19)."""
+        sigmoids = logits.float().sigmoid()
+        return sigmoids / sigmoids.sum(-1, keepdim=True)
 
     def weights(self, router: nn.Module, logits: Tensor, experts: Tensor) -> Tensor:
-        """Return the scaled scores at the given experts, made to sum to 1 if the family does."""
+        """Return the scaled sigmoids at the given experts, made to sum to 1 if the family does."""
         kept = logits.sigmoid().gather(-1, experts)
         if router.norm_topk_prob:
             kept = kept / (kept.sum(-1, keepdim=True) + 1e-20)

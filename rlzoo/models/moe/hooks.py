@@ -53,8 +53,8 @@ class Watch:
 
         Args:
             layer: Place among the layers with experts.
-            router: It.
-            choice: Its own.
+            router: The router.
+            choice: Its own choice.
             again: Whether activations are being recomputed: then nothing is noted twice, and the
                 same operations run.
 
@@ -77,8 +77,8 @@ class Watch:
     def _measure(self, layer: int, logits: Tensor, used: Tensor, *, again: bool) -> None:
         settings, adapter = self.taps.settings, self.taps.adapter
         if settings.in_loss:
-            normaliser = logits.float().logsumexp(-1)
-            sums = self.weights @ adapter.probabilities(logits), self.weights @ normaliser.square()
+            normalizer = logits.float().logsumexp(-1)
+            sums = self.weights @ adapter.probabilities(logits), self.weights @ normalizer.square()
             if not again:
                 self.sums[layer] = sums
         if settings.statistics and not again:

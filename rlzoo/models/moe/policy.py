@@ -102,11 +102,7 @@ class MoEPolicy(Policy):
     def check_family(self, config: Any) -> None:
         """Refuse a dense model, and a family whose routers nothing here can read.
 
-        Args:
-            config: The model's text config.
-
-        Raises:
-            UserError: Naming DensePolicy, or the families.
+        See `Weights.check_family`.
         """
         if not num_experts(config):
             raise UserError(
@@ -116,10 +112,7 @@ class MoEPolicy(Policy):
             adapter_for(config.model_type)
 
     def prepare(self, model: Any) -> None:
-        """Hook, freeze and upcast the routers of a model that has just been loaded.
-
-        Args:
-            model: The transformers model, without adapters.
+        """Hook, freeze and upcast the routers; see `Weights.prepare`.
 
         Raises:
             UserError: If no layer has a router that the adapter finds.
@@ -151,15 +144,9 @@ class MoEPolicy(Policy):
         return {**super().checkpoint_options, "context_fn": self.taps.contexts}
 
     def forward(self, sequences: Sequences, temperature: float, entropy: bool) -> LogProbs:
-        """Score, and report what the routers did; see `Policy.log_probs`.
+        """Return log-probs with their `routing`, or none where nothing is watched.
 
-        Args:
-            sequences: With `experts`, routers are made to use these.
-            temperature: See `Policy.log_probs`.
-            entropy: See `Policy.log_probs`.
-
-        Returns:
-            LogProbs, with their `routing` unless nothing is to be watched.
+        Routers are made to use ``sequences.experts`` where there are any. See `Policy.forward`.
         """
         if self.taps is None or self._frozen or not self.router.watched:
             return super().forward(sequences, temperature, entropy)

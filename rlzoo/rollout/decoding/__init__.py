@@ -1,1 +1,1 @@
-"""How the native sampler makes tokens: decoders, their caches, the draw."""
+"""The parts of the native sampler: decoders, their caches, the choice of tokens."""

@@ -1,4 +1,4 @@
-"""Which decoder runs a model: the fused one where it is known to agree with transformers."""
+"""The choice of a decoder: the fused one where it agrees with transformers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rlzoo.rollout.decoding.fused import FusedDecoder, Unfusable
 
 log = logging.getLogger("rlzoo")
 
+# Largest difference of logits, as a share of the largest logit, that is still rounding.
 _SURE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 _trusted: WeakKeyDictionary[nn.Module, dict[torch.dtype, bool]] = WeakKeyDictionary()
 
@@ -55,6 +56,7 @@ def decoder_for(policy: Policy, rows: int, room: int) -> Decoder:
 def _disagreement(policy: Policy, tolerance: float) -> str:
     """Read two prompts, decode two steps both ways, and say what differs, if anything does."""
     size = policy.causal_lm.config.get_text_config().vocab_size
+    # Steps of a prime take the ids from all over the vocabulary.
     ids = [(i * 7919) % size for i in range(8)]
     found = []
     for decoder in (FusedDecoder(policy, 2, 2), generic_decoder(policy, 2, 2)):

@@ -1,4 +1,4 @@
-"""Running a model one token at a time over a changing set of answers."""
+"""Decoders: they run a model one token at a time over a changing set of answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps the experts that a mixture of experts used while it was sampling."""
+"""The experts that a mixture of experts used while it was sampling."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from rlzoo.rollout.decoding.kv_cache import Slots
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
 MOE = ("mixtral", "qwen2_moe", "qwen3_moe")
 _ROPE = ("default", "linear", "llama3", "yarn")
-_PACKED_ROWS = 32
+_PACKED_ROWS = 32  # rows that a layout is made for; it serves any number
 _WORTH_PACKING = 2**16
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 Layer = tuple[Tensor, Tensor]
-_MORE = 256
+_MORE = 256  # columns taken at a time: memory follows the answers, not the longest one allowed
 
 
 class Slots:

@@ -1,4 +1,4 @@
-"""Picking tokens: the inverse of the cumulative distribution, in two levels and two passes."""
+"""The choice of a token: the inverse of the cumulative distribution, in two levels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rlzoo.types import SamplingParams
 
-_BLOCK_FLOATS = 2**22
+_BLOCK_FLOATS = 2**22  # logits drawn from at a time: bounds the copies that drawing makes
 _WIDTH = 128
 _SHORT = 1024
 
@@ -62,6 +62,7 @@ def _sums(weights: Tensor) -> Tensor:
 
 def _invert(weights: Tensor, uniforms: Tensor, sums: Tensor) -> Tensor:
     size = weights.shape[-1]
+    # In float64: a float32 sum over a vocabulary would drop the mass of rare tokens.
     cumulative = sums.cumsum(-1)
     target = _below(uniforms[:, None] * cumulative[:, -1:], cumulative[:, -1:])
     run = _first_above(cumulative, target)

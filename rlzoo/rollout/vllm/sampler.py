@@ -52,16 +52,6 @@ class VLLMSampler(Sampler):
         depend on seed, position and sample alone; the logits depend, to rounding, on what vLLM
         happens to batch.
 
-        Args:
-            policy: The model, with whole weights.
-            prompts: P prompts.
-            num_samples: G, answers per prompt.
-            params: Length, temperature and filters.
-            seed: Seed of this call.
-
-        Returns:
-            N = P * G rollouts, T = max_new_tokens.
-
         Raises:
             UserError: If a setting is out of bounds, or the engine fails or answers otherwise than
                 asked.

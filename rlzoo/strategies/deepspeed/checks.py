@@ -1,4 +1,4 @@
-"""What DeepSpeed is refused for: before weights load, and once its engine has started."""
+"""Refusals under DeepSpeed: before weights load, and once its engine has started."""
 
 from __future__ import annotations
 

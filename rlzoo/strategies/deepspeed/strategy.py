@@ -1,4 +1,4 @@
-"""DeepSpeed under manual optimisation: ZeRO 1 to 3, and experts sharded over processes."""
+"""DeepSpeed under manual optimization: ZeRO 1 to 3, and experts sharded over processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
     of one process on all rows. Needs the `deepspeed` extra; runs on CUDA, and on CPU with gloo.
 
     Args:
-        ep_size: Processes that share one set of experts; 1 shards none. Neighbouring ranks form
+        ep_size: Processes that share one set of experts; 1 shards none. Neighboring ranks form
             such a set, so it should fit into a node. Must divide experts and processes.
         zero_stage: 1 cuts up optimizer states, 2 gradients as well, 3 weights as well. Experts are
             cut up over the processes that hold the same ones.
@@ -84,13 +84,18 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
         self.full_weights, self.extra = full_weights, dict(config or {})
         self._before: torch.Tensor | None = None
         settings = cast(dict[str, Any], self.config)
-        if zero_stage == 1:  # DeepSpeed refuses it together with accumulation of our own
+        # With accumulation of our own, DeepSpeed 0.19 overlaps gradients from stage 2 on only.
+        if zero_stage == 1:
             zero["overlap_comm"] = False
         settings["zero_optimization"] |= zero
         self.config = settings | {
+            # An update has as many micro-batches as its tokens need; `step` ends it, not a count.
             "managed_gradient_accumulation": False,
+            # Read for DeepSpeed's throughput lines alone, where Lightning would look for a sampler.
             "train_micro_batch_size_per_gpu": 1,
+            # `model.optimizer` may be any of torch's; DeepSpeed has a list of those it has tried.
             "zero_allow_untested_optimizer": True,
+            # Offloading would insist on DeepSpeed's own Adam, which it compiles.
             "zero_force_ds_cpu_optimizer": False,
             **extra,
         }
@@ -175,6 +180,7 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
         policy = self.module.policy
         with policy.generating():
             size = policy.causal_lm.config.get_text_config().vocab_size
+            # Steps of a prime take the ids from all over the vocabulary.
             ids = torch.arange(8, device=policy.device)[None] * 7919 % size
             return cast(torch.Tensor, policy.causal_lm(input_ids=ids, use_cache=False).logits.cpu())
 

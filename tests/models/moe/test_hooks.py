@@ -160,7 +160,7 @@ def test_the_balance_loss_of_a_layer_is_that_of_transformers(tiny, sequences):
     torch.testing.assert_close(ours.float(), theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_the_z_loss_is_the_mean_squared_normaliser(tiny, sequences):
+def test_the_z_loss_is_the_mean_squared_normalizer(tiny, sequences):
     policy = tiny("mixtral", z_coefficient=1.0)
     routing = policy.log_probs(sequences).routing
     expected = torch.stack(
