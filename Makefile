@@ -4,7 +4,7 @@ format:  ## rewrite what can be rewritten
 	ruff format .
 	ruff check --fix .
 
-lint:  ## style, import contracts, file sizes
+lint:  ## style, import contracts, the license and the wheel
 	ruff check .
 	ruff format --check .
 	lint-imports

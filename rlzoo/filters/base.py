@@ -41,7 +41,7 @@ class Filter(Recorded, ABC):
 
     The number and the order of the rows stay as they are; a filter marks rows
     (`Rollouts.mask_out`, `Rollouts.skip`) or puts other answers in their place. Filters run in the
-    order of ``model.filters``, on every rank, each on that rank's own rows.
+    order of ``model.filters``, those that draw first, on every rank, each on that rank's own rows.
 
     Example:
         A class of your own that trains on short answers only::

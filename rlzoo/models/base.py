@@ -14,10 +14,11 @@ from typing_extensions import Self
 from rlzoo.errors import UserError
 from rlzoo.models.feeding.feeds import Feed, PaddedFeed, choose
 from rlzoo.models.feeding.layout import Layout, response_slots
+from rlzoo.models.feeding.trunk import accepts, hidden_states
 from rlzoo.models.loading import tokenization
 from rlzoo.models.loading.lora import check_lora
 from rlzoo.models.loading.source import Source
-from rlzoo.models.log_probs import accepts, hidden_states, scatter
+from rlzoo.models.log_probs import scatter
 from rlzoo.models.weights import Weights
 from rlzoo.types import LogProbs, Sequences
 from rlzoo.types.expert_choices import RouterSettings, RouterSizes

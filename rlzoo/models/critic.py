@@ -14,7 +14,8 @@ from rlzoo.configuration.recorded import Recorded
 from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
 from rlzoo.models.feeding.layout import Layout, padded
-from rlzoo.models.log_probs import hidden_states, scatter
+from rlzoo.models.feeding.trunk import hidden_states
+from rlzoo.models.log_probs import scatter
 from rlzoo.types import Sequences
 
 

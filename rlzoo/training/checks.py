@@ -88,6 +88,7 @@ def check_settings(settings: Settings) -> None:
         raise UserError(
             f"{name}.needs names {sorted(unknown)}; the base supplies {sorted(BATCH_FIELDS)}"
         )
+    _check_filters(settings)
     check_corrections(settings.corrections, settings.algorithm)
     check_control(settings.control)
     bonus = settings.entropy_coefficient or any(c.setting == "entropy" for c in settings.control)
@@ -96,6 +97,18 @@ def check_settings(settings: Settings) -> None:
         raise UserError(
             f"model.filters {skipping[0]} would take rows from the critic's or the entropy's mean; "
             "remove it, or the critic and model.entropy_coefficient"
+        )
+
+
+def _check_filters(settings: Settings) -> None:
+    """Refuse a filter that draws answers after others have marked those it replaces."""
+    draws = [f.draws for f in settings.filters]
+    if draws != sorted(draws, reverse=True):
+        names = [type(f).__name__ for f in settings.filters]
+        drawing = names[max(i for i, each in enumerate(draws) if each)]
+        raise UserError(
+            f"model.filters {', '.join(names)}: {drawing} puts answers in the place of others, "
+            f"which the filters before it would not see; name {drawing} first"
         )
 
 

@@ -60,7 +60,7 @@ class IterationBatches:
     """Batches of prompts as a pure function of seed and iteration, so that a resume goes on.
 
     Prompts are reshuffled for every pass over them; what does not fill a batch is left out of that
-    pass. Rank r of W takes the positions p with ``p % W == r``.
+    pass. A rank takes every position p with ``p % world_size == rank``.
 
     Args:
         size: Number of prompts.
@@ -267,6 +267,7 @@ class PromptDataModule(Recorded, L.LightningDataModule):
         """
         size = len(self.train_prompts)
         draws = [
+            # A hash of integers is the same in every process and run.
             torch.Generator().manual_seed(hash((self.seed, iteration, round_, p)) % 2**63)
             for p in positions
         ]

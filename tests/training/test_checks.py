@@ -13,7 +13,7 @@ from tiny_models import CHARACTERS, DENSE, MOE
 
 from rlzoo.algorithms import GRPO, REINFORCE
 from rlzoo.errors import UserError
-from rlzoo.filters import DynamicSampling, SkipSilentGroups
+from rlzoo.filters import DynamicSampling, MaskTruncated, SkipSilentGroups
 from rlzoo.models import DensePolicy, MoEPolicy
 from rlzoo.rewards import ExactMatch
 from rlzoo.rollout import NativeSampler
@@ -63,6 +63,11 @@ def settings(**fields):
             {"algorithm": WantsMore()},
             {"algorithm": REINFORCE()},
             "WantsMore.needs names ['hidden']; the base supplies ['entropy', ",
+        ),
+        (
+            {"filters": [MaskTruncated(), DynamicSampling()]},
+            {"filters": [DynamicSampling(), MaskTruncated()]},
+            "model.filters MaskTruncated, DynamicSampling: DynamicSampling puts answers in the place",
         ),
         (
             {"algorithm": WantsReference()},

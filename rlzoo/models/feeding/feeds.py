@@ -13,7 +13,7 @@ from torch import Tensor
 from rlzoo.errors import UserError
 from rlzoo.models.feeding import dense_attention, flash_attention, flex_attention
 from rlzoo.models.feeding.layout import Layout, padded, shared
-from rlzoo.models.log_probs import accepts, compute_dtype, hidden_states
+from rlzoo.models.feeding.trunk import accepts, compute_dtype, hidden_states
 from rlzoo.types import Sequences
 
 # Mean difference of hidden states, as a share of their size, that is still rounding.

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rlzoo.models.base import Policy
-from rlzoo.models.log_probs import compute_dtype
+from rlzoo.models.feeding.trunk import compute_dtype
 from rlzoo.rollout.decoding.decoders import Decoder, generic_decoder
 from rlzoo.rollout.decoding.fused import FusedDecoder, Unfusable
 

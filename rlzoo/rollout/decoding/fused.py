@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlzoo.models.base import Policy
-from rlzoo.models.log_probs import compute_dtype, logit_transform
+from rlzoo.models.feeding.trunk import compute_dtype
+from rlzoo.models.log_probs import logit_transform
 from rlzoo.rollout.decoding.decoders import SlotDecoder
 from rlzoo.rollout.decoding.kv_cache import Slots
 

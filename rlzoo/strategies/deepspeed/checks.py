@@ -5,20 +5,18 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator
 
 from rlzoo.errors import UserError
 from rlzoo.models.moe.policy import num_experts
+from rlzoo.strategies.trained import Trained
 
 if not torch.cuda.is_available():  # else DeepSpeed's import prints what it looked for in vain
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
-if TYPE_CHECKING:
-    from rlzoo.strategies.deepspeed.strategy import DeepSpeedExpertParallelStrategy
-    from rlzoo.strategies.trained import Trained
 
 VERSIONS = {"deepspeed": "0.19", "transformers": "5.24"}
 """What the private interfaces used here belong to."""
@@ -37,6 +35,33 @@ OURS = {
     "fp16": "model.policy.dtype",
 }
 """Keys of DeepSpeed's configuration that settings of rlzoo decide."""
+
+
+class Asked(Protocol):
+    """What the strategy was asked to do, and what it runs on."""
+
+    ep_size: int
+    zero_stage: int
+    offload_parameters: bool
+    autoep: dict[str, Any]
+    extra: dict[str, Any]
+    model: Any
+
+    @property
+    def module(self) -> Trained:
+        """The module that trains."""
+
+    @property
+    def world_size(self) -> int:
+        """Processes."""
+
+    @property
+    def accelerator(self) -> Any:
+        """Lightning's."""
+
+    @property
+    def precision_plugin(self) -> Any:
+        """Lightning's."""
 
 
 def check_installed() -> None:
@@ -59,7 +84,7 @@ def check_installed() -> None:
             )
 
 
-def check_run(strategy: DeepSpeedExpertParallelStrategy) -> None:
+def check_run(strategy: Asked) -> None:
     """Refuse a run that this strategy cannot do, before weights load.
 
     Raises:
@@ -110,7 +135,7 @@ def _check_experts(module: Trained, size: int) -> None:
             )
 
 
-def _check_arguments(strategy: DeepSpeedExpertParallelStrategy) -> None:
+def _check_arguments(strategy: Asked) -> None:
     stage, size, config = strategy.zero_stage, strategy.ep_size, strategy.extra
     if stage not in (1, 2, 3):
         raise UserError(
@@ -132,7 +157,7 @@ def _check_arguments(strategy: DeepSpeedExpertParallelStrategy) -> None:
             raise UserError(f"trainer.strategy config.{key} cannot act here; set {OURS[key]}")
 
 
-def check_engine(strategy: DeepSpeedExpertParallelStrategy) -> None:
+def check_engine(strategy: Asked) -> None:
     """Make sure that clipping and accumulation are what the settings say.
 
     Raises:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from lightning.pytorch.accelerators import CUDAAccelerator
@@ -30,9 +30,7 @@ from rlzoo.strategies.deepspeed.checkpoints import (
 from rlzoo.strategies.deepspeed.checks import check_engine, check_installed, check_run
 from rlzoo.strategies.deepspeed.gate_hooks import watch_sharded
 from rlzoo.strategies.deepspeed.precision import WeightsAsLoaded
-
-if TYPE_CHECKING:
-    from rlzoo.strategies.trained import Trained
+from rlzoo.strategies.trained import Trained
 
 log = logging.getLogger("rlzoo")
 
@@ -79,7 +77,8 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
             offload_parameters=offload_parameters,
             **kwargs,
         )
-        self.ep_size, self.zero_stage, self.autoep = ep_size, zero_stage, dict(autoep or {})
+        self.ep_size, self.autoep = ep_size, dict(autoep or {})
+        self.zero_stage: int = zero_stage
         self.offload_parameters = offload_parameters
         self.full_weights, self.extra = full_weights, dict(config or {})
         self._before: torch.Tensor | None = None
@@ -103,7 +102,7 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
     @property
     def module(self) -> Trained:
         """The module that trains."""
-        return cast("Trained", self.lightning_module)
+        return cast(Trained, self.lightning_module)
 
     @property
     def _fits(self) -> bool:
