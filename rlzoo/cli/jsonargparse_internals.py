@@ -36,7 +36,7 @@ REMEDIES = {
 
 
 @dataclass(frozen=True)
-class Part:
+class PrivatePart:
     """A private part of another library.
 
     Args:
@@ -71,37 +71,37 @@ def _rule() -> Any:
 
 
 PARTS = (
-    Part(
+    PrivatePart(
         "jsonargparse",
         "_typehints.discard_init_args_on_class_path_change",
         "an objective would inherit the clip of the one it replaces",
         _rule,
     ),
-    Part(
+    PrivatePart(
         "jsonargparse",
         "ArgumentParser._actions",
         "a misspelt option could not be answered by the one that was meant",
         lambda: ArgumentParser()._actions,
     ),
-    Part(
+    PrivatePart(
         "lightning",
         "LightningCLI._parser",
         "checkpoints could not carry the settings of their run",
         lambda: LightningCLI._parser,
     ),
-    Part(
+    PrivatePart(
         "lightning",
         "LightningCLI._parse_ckpt_path",
         "settings of a run would be looked for where rlzoo writes none",
         lambda: LightningCLI._parse_ckpt_path,
     ),
-    Part(
+    PrivatePart(
         "lightning",
         "LightningCLI._set_seed",
         "reading a configuration would reset the random numbers",
         lambda: LightningCLI._set_seed,
     ),
-    Part(
+    PrivatePart(
         "lightning",
         "LightningCLI._run_subcommand",
         "reading a configuration would start its training",

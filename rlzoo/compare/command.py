@@ -13,15 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from rich.console import Console
-from rich.table import Table
-
 from rlzoo.compare.running.matrix import ComparisonConfig
 from rlzoo.compare.running.progress import watching
 from rlzoo.compare.running.run_list import ReadSettings, first_rollouts, list_runs
 from rlzoo.compare.running.run_process import RunProcess
 from rlzoo.compare.running.schedule import execute
 from rlzoo.display.json_files import write_json
+from rlzoo.display.tables import show
 from rlzoo.errors import UserError
 
 Task = Literal["train", "print_commands", "dry_run", "report_only"]
@@ -142,7 +140,7 @@ def print_commands(runs: Sequence[RunProcess]) -> None:
 
 def show_plan(comparison: ComparisonConfig, runs: Sequence[RunProcess]) -> None:
     """Print what would run, and what differs between the runs."""
-    shown = Table("run", "seed", "iterations", "state")
+    rows: list[tuple[str, ...]] = []
     left: list[int | None] = []
     for run in runs:
         state, checkpoint = run.status, None if run.status == "done" else run.checkpoint()
@@ -153,10 +151,9 @@ def show_plan(comparison: ComparisonConfig, runs: Sequence[RunProcess]) -> None:
         total = run.iterations
         if state != "done":
             left.append(None if total is None else total - (checkpoint[0] if checkpoint else 0))
-        shown.add_row(
-            run.cell.slug, str(run.cell.seed), "?" if total is None else str(total), state
-        )
-    Console(width=None if sys.stdout.isatty() else 120).print(shown)
+        length = "?" if total is None else str(total)
+        rows.append((run.cell.slug, str(run.cell.seed), length, state))
+    show("runs", ("run", "seed", "iterations", "state"), rows)
     known = [n for n in left if n is not None]
     more = "" if len(known) == len(left) else f" and those of {len(left) - len(known)} more"
     print(f"base: {', '.join(dict.fromkeys(run.cell.config for run in runs))}")

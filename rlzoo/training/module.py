@@ -33,7 +33,7 @@ from rlzoo.training.minibatches import MicroBatch, Minibatch
 from rlzoo.training.optimizer import build_optimizer
 from rlzoo.training.random_states import collect_rng, restore_rng
 from rlzoo.training.settings import Settings
-from rlzoo.training.startup import plan, self_check
+from rlzoo.training.startup import opening_lines, self_check
 from rlzoo.types import Experience, Prompt, Prompts, Rewards, Rollouts, SamplingParams, Stats
 from rlzoo.types.stats import over_ranks
 
@@ -148,7 +148,7 @@ class RLModule(L.LightningModule):
             self._resumed_rng = None
         if self.trainer.is_global_zero:
             done = int(self.progress["iterations"])
-            for line in plan(self.settings, self.trainer, str(self.device), done):
+            for line in opening_lines(self.settings, self.trainer, str(self.device), done):
                 log.info(line)
 
     def training_step(self, batch: Prompts, batch_idx: int) -> None:

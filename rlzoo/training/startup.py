@@ -27,7 +27,7 @@ def total_iterations(settings: Settings, trainer: Any) -> int | None:
     return int(min(ends)) if ends else None
 
 
-def plan(settings: Settings, trainer: Any, device: str, done: int) -> list[str]:
+def opening_lines(settings: Settings, trainer: Any, device: str, done: int) -> list[str]:
     """Return what the run will do, in a few lines.
 
     Args:

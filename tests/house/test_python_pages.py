@@ -4,14 +4,7 @@ import re
 import sys
 
 import pytest
-from repository import ROOT, read, run
-
-
-def scripts(page):
-    """Return the scripts of a page, by file name."""
-    found = re.findall(r"<!-- script: (\S+) -->\n```python\n(.*?)```\n", read(page), re.S)
-    assert found
-    return dict(found)
+from repository import ROOT, read, run, scripts
 
 
 def commands(page):

@@ -60,3 +60,10 @@ def run(command, folder, **environment):
 def rlzoo(*words):
     """Return the command line of rlzoo under this interpreter."""
     return [sys.executable, "-m", "rlzoo", *words]
+
+
+def scripts(page):
+    """Return the scripts of a page, by file name."""
+    found = re.findall(r"<!-- script: (\S+) -->\n```python\n(.*?)```\n", read(page), re.S)
+    assert found
+    return dict(found)

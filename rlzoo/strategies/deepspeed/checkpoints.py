@@ -13,7 +13,7 @@ from torch import nn
 from rlzoo.errors import UserError
 from rlzoo.strategies.deepspeed.autoep import whole_weights
 
-LAYOUT = "layout.json"
+SHARD_MAP = "layout.json"
 WEIGHTS = "weights.ckpt"
 WHOLE = ("rlzoo", "pytorch-lightning_version", "epoch", "global_step")
 """What the file of the whole policy says beside its weights."""
@@ -31,7 +31,7 @@ def checkpoint_file(path: str) -> str:
     Raises:
         UserError: If the folder holds nothing but shares.
     """
-    if not (Path(path) / LAYOUT).is_file():
+    if not (Path(path) / SHARD_MAP).is_file():
         return path
     if not (Path(path) / WEIGHTS).is_file():
         raise UserError(
@@ -41,33 +41,33 @@ def checkpoint_file(path: str) -> str:
     return str(Path(path) / WEIGHTS)
 
 
-def write_layout(folder: Path, layout: dict[str, int]) -> None:
+def write_shard_map(folder: Path, shard_map: dict[str, int]) -> None:
     """Note how weights and optimizer states are cut up."""
-    (folder / LAYOUT).write_text(json.dumps(layout))
+    (folder / SHARD_MAP).write_text(json.dumps(shard_map))
 
 
-def check_layout(folder: Path, layout: dict[str, int]) -> None:
+def check_shard_map(folder: Path, shard_map: dict[str, int]) -> None:
     """Refuse a checkpoint that was cut up in another way.
 
     Raises:
         UserError: Naming both ways.
     """
-    file = folder / LAYOUT
+    file = folder / SHARD_MAP
     if not file.is_file():
         raise UserError(
             f"ckpt_path '{folder}' is not a checkpoint of DeepSpeedExpertParallelStrategy; resume "
             "with the strategy that wrote it, or export it and set model.policy.path"
         )
     saved = json.loads(file.read_text())
-    if saved != layout:
+    if saved != shard_map:
         raise UserError(
             f"ckpt_path '{folder}' was written with {_shown(saved)} and this run has "
-            f"{_shown(layout)}; use the same, or export it and set model.policy.path"
+            f"{_shown(shard_map)}; use the same, or export it and set model.policy.path"
         )
 
 
-def _shown(layout: dict[str, int]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in layout.items())
+def _shown(shard_map: dict[str, int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in shard_map.items())
 
 
 def whole_policy(policy: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:

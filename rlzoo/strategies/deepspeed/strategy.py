@@ -22,10 +22,10 @@ from rlzoo.strategies.deepspeed import autoep
 from rlzoo.strategies.deepspeed.checkpoints import (
     WEIGHTS,
     WHOLE,
-    check_layout,
+    check_shard_map,
     checkpoint_file,
     whole_policy,
-    write_layout,
+    write_shard_map,
 )
 from rlzoo.strategies.deepspeed.checks import check_engine, check_installed, check_run
 from rlzoo.strategies.deepspeed.gate_hooks import watch_sharded
@@ -248,7 +248,7 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
     # Checkpoints
 
     @property
-    def layout(self) -> dict[str, int]:
+    def shard_map(self) -> dict[str, int]:
         """How weights and optimizer states are cut up; a checkpoint fits this and no other."""
         sizes = {"processes": self.world_size, "ep_size": self.ep_size}
         return {**sizes, "zero_stage": self.zero_stage}
@@ -263,7 +263,7 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
         if self.full_weights:
             weights = whole_policy(self.module.policy, keep=self.is_global_zero)
         if self.is_global_zero:
-            write_layout(folder, self.layout)
+            write_shard_map(folder, self.shard_map)
             if self.full_weights:
                 shared = {key: checkpoint[key] for key in WHOLE}
                 torch.save({**shared, "state_dict": weights}, folder / WEIGHTS)
@@ -283,7 +283,7 @@ class DeepSpeedExpertParallelStrategy(DeepSpeedStrategy):
         """
         if not self._fits:
             return torch.load(checkpoint_file(str(checkpoint_path)), "cpu", weights_only=True)
-        check_layout(Path(checkpoint_path), self.layout)
+        check_shard_map(Path(checkpoint_path), self.shard_map)
         return super().load_checkpoint(checkpoint_path, weights_only)
 
     @override
