@@ -67,7 +67,7 @@ def _spec(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def class_path(cls: type) -> str:
     """Return where a class is imported from: the shortest package that has it under its name."""
     parts = cls.__module__.split(".")
-    for end in range(2, len(parts)):
+    for end in range(1, len(parts)):
         package = sys.modules.get(".".join(parts[:end]))
         if getattr(package, cls.__name__, None) is cls:
             return ".".join([*parts[:end], cls.__name__])

@@ -30,10 +30,10 @@ def made_again(kind, value):
 
 def test_an_object_is_its_class_and_what_it_was_given():
     assert describe(rlzoo.GSPO(clip_high=0.1)) == {
-        "class_path": "rlzoo.algorithms.GSPO",
+        "class_path": "rlzoo.GSPO",
         "init_args": {"clip_high": 0.1},
     }
-    assert describe(rlzoo.MaskTruncated()) == {"class_path": "rlzoo.filters.MaskTruncated"}
+    assert describe(rlzoo.MaskTruncated()) == {"class_path": "rlzoo.MaskTruncated"}
 
 
 def test_the_description_makes_an_equal_object():

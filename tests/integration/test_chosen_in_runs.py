@@ -234,5 +234,5 @@ def test_what_is_chosen_survives_print_config(tmp_path):
     chosen = ["--model.corrections", json.dumps([{"class_path": "MaskedIS"}])]
     run = fit(tmp_path, QUIET, *chosen, "--print_config", weights=False)
     assert run.code == 0, run.err
-    assert "rlzoo.objective.corrections.MaskedIS" in run.out
+    assert "rlzoo.MaskedIS" in run.out
     assert "level: token" in run.out
