@@ -9,6 +9,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
 
 from jsonargparse import lazy_instance
 
+from rlzoo.configuration.yaml_text import keep_hashes
+
+keep_hashes()  # whatever is parsed into fields may hold such text
+
 Given = ParamSpec("Given")
 Self = TypeVar("Self")
 Settings = TypeVar("Settings")

@@ -59,9 +59,11 @@ def total_updates(settings: Settings, trainer: Any) -> float:
     """
     if settings.schedule.decay == "constant":
         return float("inf")
-    # Lightning counts batches here, unless max_steps, which counts optimizer steps, is set.
-    per_batch = 1 if trainer.max_steps > 0 else settings.updates_per_iteration
-    total = float(trainer.estimated_stepping_batches) * per_batch
+    # Lightning's estimate is the smaller of batches, of which each has several updates here, and
+    # max_steps, which counts updates: it says which of the two only where batches are fewer.
+    total = float(trainer.estimated_stepping_batches) * settings.updates_per_iteration
+    if trainer.max_steps >= 0:
+        total = min(total, float(trainer.max_steps))
     if total == float("inf"):
         raise UserError(
             f"model.schedule.decay {settings.schedule.decay} needs an end; set trainer.max_epochs"

@@ -100,6 +100,22 @@ def test_autocast_casts_once_and_gives_the_weights_back(tiny, ask, family):
         assert torch.equal(p, before[name])
 
 
+WINDOWS = {"mistral": {}, "mixtral": {}, "qwen3_moe": {"use_sliding_window": True}}
+
+
+@pytest.mark.parametrize("family", WINDOWS)
+def test_a_sliding_window_is_seen_by_sampler_and_trainer_alike(tiny, ask, family):
+    """Answers reach far beyond a window of 6; these families name no kinds of layers."""
+    policy = tiny(family, config={"sliding_window": 6, **WINDOWS[family]})
+    prompts = ask(policy, ["1", "1+2=3+", "abcdef0123"])
+    rollouts = NativeSampler().sample(policy, prompts, 2, SamplingParams(20, 1.0), 3)
+    gap_to_policy(policy, rollouts, 1e-5)
+    wide = tiny(family, config={"sliding_window": None})
+    wide.load_state_dict(policy.state_dict())
+    with pytest.raises(AssertionError):  # the window does matter to these answers
+        gap_to_policy(wide, rollouts, 1e-3)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_which_decoder_is_used(tiny, family, caplog):
     policy = tiny(family)

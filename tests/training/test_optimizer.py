@@ -82,6 +82,8 @@ def test_a_strategy_may_split_a_group_and_each_part_keeps_its_rate():
         (Schedule(), -1, math.inf, math.inf),  # no end is needed
         (Schedule(decay="linear"), -1, 6, 24.0),  # batches are iterations of 2 x 2 updates
         (Schedule(decay="linear"), 6, 6, 6.0),  # max_steps counts updates already
+        (Schedule(decay="linear"), 100, 10, 40.0),  # ten batches end before a hundred updates
+        (Schedule(decay="linear"), 25, 10, 25.0),  # and after twenty-five
     ],
 )
 def test_the_end_of_a_schedule_is_counted_in_updates(schedule, max_steps, batches, total):

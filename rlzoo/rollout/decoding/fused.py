@@ -100,8 +100,13 @@ def _check(config: Any) -> None:
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rope not in _ROPE:
         raise Unfusable(f"rope_type '{rope}' depends on the length of the text")
-    if "sliding_attention" in (getattr(config, "layer_types", None) or []):
-        raise Unfusable("some layers attend to a sliding window")
+    kinds = getattr(config, "layer_types", None)
+    # Mistral, Mixtral and Qwen3-MoE have one window for all layers, and name no kinds of layers.
+    everywhere = not kinds and getattr(config, "use_sliding_window", True)
+    if "sliding_attention" in (kinds or []) or (
+        everywhere and getattr(config, "sliding_window", None)
+    ):
+        raise Unfusable("its layers attend to a sliding window")
 
 
 @dataclass
