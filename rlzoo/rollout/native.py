@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from rlzoo.errors import UserError
 from rlzoo.models.base import Policy
 from rlzoo.rollout.base import Sampler, check_request
 from rlzoo.rollout.decoding.choice import decoder_for
-from rlzoo.rollout.decoding.decoders import Decoder
+from rlzoo.rollout.decoding.decoders import Decoder, generic_decoder
 from rlzoo.rollout.decoding.expert_trace import ExpertTrace
 from rlzoo.rollout.decoding.token_choice import draw
 from rlzoo.types import Prompts, Rollouts, SamplingParams
@@ -38,16 +39,24 @@ class NativeSampler(Sampler):
     Args:
         max_concurrent: Most answers that are decoded at the same time; further ones wait for a
             place. Bounds memory, not what can be asked for.
+        decoder: auto takes rlzoo's own decoder, which is faster, where it gives a model's logits;
+            transformers never takes it.
     """
 
     reports_experts = True
 
-    def __init__(self, max_concurrent: int = 512) -> None:
+    def __init__(
+        self, max_concurrent: int = 512, decoder: Literal["auto", "transformers"] = "auto"
+    ) -> None:
         if max_concurrent < 1:
             raise UserError(
                 f"NativeSampler: max_concurrent must be at least 1, not {max_concurrent}"
             )
-        self.max_concurrent = max_concurrent
+        if decoder not in ("auto", "transformers"):
+            raise UserError(
+                f"NativeSampler: decoder '{decoder}' is unknown; use auto or transformers"
+            )
+        self.max_concurrent, self.decoder = max_concurrent, decoder
 
     def sample(
         self, policy: Policy, prompts: Prompts, num_samples: int, params: SamplingParams, seed: int
@@ -152,7 +161,8 @@ class _Sampling:
         self.num_samples, self.params, self.seed = num_samples, params, seed
         self.out, self.places = out, places
         self.waiting = deque(_parts(len(prompts), num_samples, places))
-        self.decoder: Decoder = decoder_for(policy, places, params.max_new_tokens)
+        choose = generic_decoder if sampler.decoder == "transformers" else decoder_for
+        self.decoder: Decoder = choose(policy, places, params.max_new_tokens)
         self.eos = torch.tensor(sorted(policy.eos_ids), device=policy.device, dtype=torch.long)
         none = torch.zeros(0, dtype=torch.long, device=policy.device)
         self.rows, self.counts, self.tokens = none, none, none

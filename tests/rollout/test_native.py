@@ -100,6 +100,17 @@ def test_autocast_casts_once_and_gives_the_weights_back(tiny, ask, family):
         assert torch.equal(p, before[name])
 
 
+def test_the_fused_decoder_can_be_turned_off(tiny, ask, monkeypatch):
+    """The answers stay; who makes them does not."""
+    policy = tiny("qwen3")
+    prompts, params = ask(policy, TEXTS), SamplingParams(8, 1.0)
+    expected = NativeSampler().sample(policy, prompts, 2, params, 1)
+    monkeypatch.setattr("rlzoo.rollout.native.decoder_for", None)
+    same(NativeSampler(decoder="transformers").sample(policy, prompts, 2, params, 1), expected)
+    with pytest.raises(UserError, match="decoder 'fast' is unknown; use auto or transformers"):
+        NativeSampler(decoder="fast")
+
+
 WINDOWS = {"mistral": {}, "mixtral": {}, "qwen3_moe": {"use_sliding_window": True}}
 
 
