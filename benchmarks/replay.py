@@ -21,10 +21,9 @@ import torch
 from rlzoo.algorithms.grpo import GRPO
 from rlzoo.models import MoEPolicy
 from rlzoo.rollout import NativeSampler
-from rlzoo.training.experience import Rewards
 from rlzoo.training.learner import Learner
 from rlzoo.training.settings import Settings
-from rlzoo.types import Prompt, Prompts, SamplingParams
+from rlzoo.types import Prompt, Prompts, Rewards, SamplingParams
 from rlzoo.types.stats import Stats
 
 GROUP, MINIBATCHES = 8, 4
@@ -53,14 +52,14 @@ def learner_of(given: argparse.Namespace, settings: dict[str, Any]) -> Learner:
     }
     policy = MoEPolicy(config=config, gradient_checkpointing=given.checkpointing, **settings)
     policy.load()
-    settings = Settings(
+    of_run = Settings(
         policy=policy,
         rewards=[],
         algorithm=GRPO(),
         aggregation="token-mean",
         minibatches=MINIBATCHES,
     )
-    return Learner(settings)
+    return Learner(of_run)
 
 
 def iterate(learner: Learner, prompts: Prompts, tokens: int, seed: int) -> dict[str, float]:
