@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import yaml
 from jsonargparse import get_loader, set_loader
 
 _load = get_loader("yaml")
@@ -22,6 +23,4 @@ def load_text(text: str) -> Any:
 
 def keep_hashes() -> None:
     """Make jsonargparse load text so; doing it twice changes nothing."""
-    import yaml
-
     set_loader("yaml", load_text, exceptions=(yaml.YAMLError,))

@@ -198,7 +198,8 @@ class Rollouts:
             Rollouts on the vocabulary's device, T = ``params.max_new_tokens``.
 
         Raises:
-            ValueError: If a list has another length than its log-probs, or is longer than T.
+            ValueError: If a list has another length than its log-probs, or is longer than T; if
+                tensors come without lengths.
             FloatingPointError: If a log-probability is NaN or infinite.
         """
         room, device = params.max_new_tokens, vocabulary.device
@@ -208,7 +209,9 @@ class Rollouts:
                 raise ValueError("Rollouts.of: each answer needs as many log-probs as ids, <= T")
             token_ids = _padded(token_ids, room, torch.long)
             log_probs = _padded(log_probs, room, torch.float32)
-        assert lengths is not None, "Rollouts.of: lengths are needed with tensors"
+        tensors = isinstance(token_ids, Tensor) and isinstance(log_probs, Tensor)
+        if lengths is None or not tensors:
+            raise ValueError("Rollouts.of: give lists, or two tensors and the lengths")
         assert isinstance(token_ids, Tensor)
         assert isinstance(log_probs, Tensor)
         lengths, token_ids = lengths.to(device), token_ids.to(device)

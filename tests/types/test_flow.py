@@ -58,6 +58,9 @@ def test_what_a_sampler_may_not_return():
         made(log_probs=[[-0.1], *LOG_PROBS[1:]])
     with pytest.raises(ValueError, match="as many log-probs as ids"):
         made(ids=[[1, 1, 1, 1], *IDS[1:]], log_probs=[[-1.0] * 4, *LOG_PROBS[1:]])
+    for ids, log_probs in ((torch.zeros(4, 3), torch.zeros(4, 3)), (torch.zeros(4, 3), LOG_PROBS)):
+        with pytest.raises(ValueError, match="two tensors and the lengths"):
+            made(ids.long(), log_probs)
     with pytest.raises(FloatingPointError, match="NaN or infinite"):
         made(log_probs=[[-0.1, float("nan")], *LOG_PROBS[1:]])
 
