@@ -17,9 +17,6 @@ from rlzoo.errors import UserError, one_line
 from rlzoo.models.base import Policy
 from rlzoo.strategies.deepspeed.checkpoints import checkpoint_file
 
-PREFIX = "policy."
-"""What the names of a policy's weights begin with in a checkpoint."""
-
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -34,6 +31,11 @@ class Checkpoint:
     path: str
     content: dict[str, Any]
     config: dict[str, Any]
+
+    def weights(self, prefix: str) -> dict[str, torch.Tensor]:
+        """Return the weights whose names begin with a prefix, without it."""
+        found = self.content["state_dict"].items()
+        return {k.removeprefix(prefix): value for k, value in found if k.startswith(prefix)}
 
     @property
     def iterations(self) -> int:
@@ -96,11 +98,7 @@ def with_weights(policy: Policy, checkpoint: Checkpoint) -> Policy:
         UserError: If they do not fit.
     """
     policy.load()
-    weights = {
-        name.removeprefix(PREFIX): value
-        for name, value in checkpoint.content["state_dict"].items()
-        if name.startswith(PREFIX)
-    }
+    weights = checkpoint.weights("policy.")
     _, unexpected = policy.load_state_dict(weights, strict=False)
     missing = {n for n, p in policy.named_parameters() if p.requires_grad} - weights.keys()
     if unexpected or missing:

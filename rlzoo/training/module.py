@@ -90,7 +90,10 @@ class RLModule(L.LightningModule):
         with_weights(module.policy, checkpoint)
         if module.critic is not None:
             module.critic.build(module.policy)
-        module.load_state_dict(checkpoint.content["state_dict"], strict=False)
+            weights = checkpoint.weights("critic.")
+            if not weights:  # a sharded checkpoint holds the policy alone
+                log.warning("%s holds no critic; it starts anew", checkpoint_path)
+            module.critic.load_state_dict(weights, strict=False)
         return module
 
     @property
