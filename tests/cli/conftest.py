@@ -1,12 +1,6 @@
-"""The runs are those of tests/integration."""
-
-import sys
-from pathlib import Path
+"""Runs of the command line that must end early."""
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "integration"))
-
 from tiny_runs import fit, rlzoo
 
 

@@ -2,14 +2,10 @@
 
 import json
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
-
-sys.path.append(str(Path(__file__).parents[1] / "integration"))
-
 from tiny_runs import configuration, rlzoo
 
 from rlzoo.compare.running import matrix, run_list

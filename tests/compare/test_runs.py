@@ -14,9 +14,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-
-sys.path.append(str(Path(__file__).parents[1] / "integration"))
-
 from tiny_runs import configuration, rlzoo
 
 from rlzoo.cli.commands import compare as typed

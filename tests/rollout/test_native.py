@@ -45,7 +45,7 @@ def test_greedy_is_generate_token_for_token(tiny, ask, family):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.6])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_log_probs_are_those_of_score(tiny, ask, family, temperature):
+def test_log_probs_are_those_of_the_policy(tiny, ask, family, temperature):
     """LP-10: each log-prob belongs to the sampled id beside it; a greedy one is at temperature 1."""
     policy = tiny(family)
     params = SamplingParams(12, temperature=temperature)
