@@ -16,7 +16,6 @@ from rlzoo.cli.overview import answered
 from rlzoo.errors import UserError, one_line
 
 NOISE = (
-    ".*does not have many workers.*",
     ".*sync_dist=True.*",  # values are reduced over ranks before they are logged
     ".*LeafSpec.*",
     r".*module\(s\) in eval mode at the start.*",  # the policy's mode is set before every pass
@@ -25,7 +24,7 @@ NOISE = (
     r".*`lr_scheduler.step\(\)` before.*",  # the first update was skipped, and we said so
     ".*was called before the ``update`` method.*",  # every held-out reward abstained
     ".*Please use `torch.distributed.all_gather_single`.*",  # DeepSpeed's call
-    ".*dataloader is not resumable.*",  # IterationSampler goes on from the finished iterations
+    ".*dataloader is not resumable.*",  # IterationBatches goes on from the finished iterations
 )
 """Warnings of other libraries that ask for nothing a user could do."""
 
