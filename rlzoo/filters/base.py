@@ -40,7 +40,7 @@ class Filter(Recorded, ABC):
     """Decides which answers of an iteration train: ``(rollouts, rewards) -> (rollouts, rewards)``.
 
     The number and the order of the rows stay as they are; a filter marks rows
-    (`Rollouts.mask_out`, `Rollouts.skip`) or puts other answers in their place. Filters run in the
+    (`Rollouts.leave_out`, `Rollouts.skip`) or puts other answers in their place. Filters run in the
     order of ``model.filters``, those that draw first, on every rank, each on that rank's own rows.
 
     Example:
@@ -51,7 +51,7 @@ class Filter(Recorded, ABC):
                     self.tokens = tokens
 
                 def __call__(self, rollouts, rewards, iteration):
-                    return rollouts.mask_out(rollouts.lengths() > self.tokens), rewards
+                    return rollouts.leave_out(rollouts.lengths() > self.tokens), rewards
 
     Attributes:
         draws: Whether it samples answers of its own.

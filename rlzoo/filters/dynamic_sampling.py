@@ -117,7 +117,7 @@ def substitute(
         log_probs=put(rollouts.log_probs, new_rollouts.log_probs),
         completions=tuple(completions),
         routing=_with_rows(rollouts.routing, rows, new_rollouts.routing),
-        masked=_unmarked(rollouts.masked, rows),
+        left_out=_unmarked(rollouts.left_out, rows),
         skipped=_unmarked(rollouts.skipped, rows),
     )
     totals = put(rewards.totals, new_rewards.totals)

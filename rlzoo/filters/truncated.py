@@ -18,4 +18,4 @@ class MaskTruncated(Filter):
         self, rollouts: Rollouts, rewards: Rewards, iteration: Iteration
     ) -> tuple[Rollouts, Rewards]:
         """Mask the rows that did not end by themselves; see `Filter.__call__`."""
-        return rollouts.mask_out(~rollouts.terminated), rewards
+        return rollouts.leave_out(~rollouts.terminated), rewards

@@ -24,7 +24,7 @@ WIDEST = 10
 """Most objectives whose cosines fit a terminal."""
 
 
-def show(found: dict[str, Any]) -> str:
+def lines_of(found: dict[str, Any]) -> str:
     """Return the tables of an inspection.
 
     Args:

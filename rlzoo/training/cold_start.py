@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from rlzoo import distributed
 from rlzoo.configuration.recorded import Recorded
@@ -35,10 +34,6 @@ log = logging.getLogger("rlzoo")
 def _examples(task: Task, size: int, seed: int) -> Sequence[Example]:
     # A table has the rows it has; they are used again once all were.
     return task.examples("train", None if isinstance(task, TabularTask) else size, seed)
-
-
-def _given(loss: Tensor) -> Tensor:
-    return loss
 
 
 class ColdStart(Recorded):
@@ -141,7 +136,7 @@ class ColdStart(Recorded):
             chosen = [examples[(step * batch + i) % len(examples)] for i in range(batch)]
             sequences = self._sequences(policy, task, chosen, rng)
             loss = -policy.log_probs(sequences).log_probs.sum() / sequences.mask.sum()
-            take_update(policy, optimizer, [partial(_given, loss)], 1.0)
+            take_update(policy, optimizer, [lambda: loss], 1.0)  # noqa: B023 - called at once
             if (step + 1) % max(1, steps // 6) == 0:
                 spent = time.perf_counter() - started
                 log.info("cold start %d/%d  loss %.3f  %.1f s", step + 1, steps, float(loss), spent)

@@ -164,14 +164,12 @@ class PromptDataModule(Recorded, L.LightningDataModule):
         Raises:
             UserError: If there is neither a trainer nor a policy, or the prompts cannot be used.
         """
-        if self.eval_prompts:
-            return
         if policy is None:
             if self.trainer is None:
                 raise UserError("data: without a Trainer, name the policy: setup(stage, policy)")
             module: Any = self.trainer.lightning_module
             policy = module.policy
-        if stage == "fit":
+        if stage == "fit" and not self.train_prompts:
             examples = self.task.examples("train", self.train_size, self.seed)
             self.train_prompts = self.tokenize(examples, "train", policy)
             size, batch = len(self.train_prompts), self.prompts_per_iteration
@@ -182,8 +180,9 @@ class PromptDataModule(Recorded, L.LightningDataModule):
                 )
             if size % batch:
                 log.info("data: %d of %d prompts are left out of each pass", size % batch, size)
-        held_out = self.task.examples("eval", self.eval_size, HELD_OUT_SEED)
-        self.eval_prompts = self.tokenize(held_out, "eval", policy)
+        if not self.eval_prompts:
+            held_out = self.task.examples("eval", self.eval_size, HELD_OUT_SEED)
+            self.eval_prompts = self.tokenize(held_out, "eval", policy)
 
     def tokenize(self, examples: Sequence[Example], split: str, policy: Policy) -> list[Prompt]:
         """Turn examples into prompts within the length limit.

@@ -149,7 +149,7 @@ class Rollouts:
         completions: N decoded answers, special tokens left out.
         routing: (N, S, L, k) integers, the experts that a mixture of experts used for each token,
             prompts included; junk from a row's last token on. None where nobody asked.
-        masked: (N,) bool, answers that a filter keeps out of the loss and of its counts; None
+        left_out: (N,) bool, answers that a filter keeps out of the loss and of its counts; None
             where there are none.
         skipped: (N,) bool, answers that a filter keeps out of the update's passes, but not out of
             the counts that its loss is divided by; None where there are none.
@@ -164,7 +164,7 @@ class Rollouts:
     log_probs: Tensor
     completions: tuple[str, ...]
     routing: Tensor | None = None
-    masked: Tensor | None = None
+    left_out: Tensor | None = None
     skipped: Tensor | None = None
 
     @classmethod
@@ -209,18 +209,16 @@ class Rollouts:
                 raise ValueError("Rollouts.of: each answer needs as many log-probs as ids, <= T")
             token_ids = _padded(token_ids, room, torch.long)
             log_probs = _padded(log_probs, room, torch.float32)
-        tensors = isinstance(token_ids, Tensor) and isinstance(log_probs, Tensor)
-        if lengths is None or not tensors:
+        if not (isinstance(token_ids, Tensor) and isinstance(log_probs, Tensor)) or lengths is None:
             raise ValueError("Rollouts.of: give lists, or two tensors and the lengths")
-        assert isinstance(token_ids, Tensor)
-        assert isinstance(log_probs, Tensor)
         lengths, token_ids = lengths.to(device), token_ids.to(device)
         mask = torch.arange(room, device=device) < lengths[:, None]
         token_ids = token_ids.where(mask, vocabulary.pad_id)
         log_probs = log_probs.to(device).where(mask, 0.0)
         if not bool(torch.isfinite(log_probs).all()):
             raise FloatingPointError("the sampler's log-probs are NaN or infinite")
-        rows = [ids[:length] for ids, length in _rows(token_ids, lengths)]
+        pairs = zip(token_ids.tolist(), lengths.tolist(), strict=True)
+        rows = [ids[:length] for ids, length in pairs]
         if terminated is None:
             ended = [bool(ids) and ids[-1] in vocabulary.eos_ids for ids in rows]
             terminated = torch.tensor(ended, dtype=torch.bool, device=device)
@@ -253,13 +251,13 @@ class Rollouts:
         """Return the (N,) number of response tokens per row, EOS included."""
         return self.mask.sum(-1)
 
-    def mask_out(self, rows: Tensor) -> Rollouts:
+    def leave_out(self, rows: Tensor) -> Rollouts:
         """Keep answers out of the loss and its counts; their rewards still count in their group.
 
         Args:
-            rows: (N,) bool, in addition to those that are masked already.
+            rows: (N,) bool, in addition to those that are left out already.
         """
-        return replace(self, masked=rows if self.masked is None else self.masked | rows)
+        return replace(self, left_out=rows if self.left_out is None else self.left_out | rows)
 
     def skip(self, rows: Tensor) -> Rollouts:
         """Keep answers out of the update's passes, but not out of what its loss is divided by.
@@ -270,9 +268,9 @@ class Rollouts:
         return replace(self, skipped=rows if self.skipped is None else self.skipped | rows)
 
     def training_mask(self, rewards: Rewards) -> Tensor:
-        """Return (N, T) bool, the tokens that train: not masked, and with a reward."""
+        """Return (N, T) bool, the tokens that train: of answers with a reward, not left out."""
         mask = self.mask & rewards.valid[:, None]
-        return mask if self.masked is None else mask & ~self.masked[:, None]
+        return mask if self.left_out is None else mask & ~self.left_out[:, None]
 
     def sequences(self, rows: Tensor) -> Sequences:
         """Return the given rows as right-padded prompt + response, cut to their longest.
@@ -305,10 +303,6 @@ def _padded(rows: Sequence[Sequence[Any]], width: int, dtype: torch.dtype) -> Te
     for line, row in zip(padded, rows, strict=True):
         line[: len(row)] = torch.tensor(row, dtype=dtype)
     return padded
-
-
-def _rows(token_ids: Tensor, lengths: Tensor) -> list[tuple[list[int], int]]:
-    return list(zip(token_ids.tolist(), lengths.tolist(), strict=True))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import yaml
 from tiny_runs import configuration, rlzoo
 
 from rlzoo.cli.commands import compare as typed
-from rlzoo.compare import command
+from rlzoo.compare import execution
 from rlzoo.compare.reporting import report
 from rlzoo.compare.running import matrix, progress, run_process, schedule
 from rlzoo.display.json_files import append_json_line
@@ -449,7 +449,7 @@ def test_force_redoes_what_changed_and_nothing_else(killed, monkeypatch):
     def execute(all_runs, *rest):
         started.extend(run.cell.slug for run in all_runs if run.status != "done")
 
-    monkeypatch.setattr(command, "execute", execute)
+    monkeypatch.setattr(execution, "execute", execute)
     args = ["--algorithms", "GRPO,plugin.Dies", "--force"]
     write(folder, SETTINGS, algorithms=["GRPO", "plugin.Dies"], iterations=4)
     assert compare(folder, *args).code == 0

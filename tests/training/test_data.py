@@ -169,6 +169,14 @@ def test_evaluation_needs_no_training_prompts():
     assert len(data.eval_prompts) == 3
 
 
+def test_training_prompts_come_after_an_evaluation_too():
+    """A script may validate first and fit then, with one data module."""
+    data = module("validate")
+    data.setup("fit")
+    assert len(data.train_dataloader()) == 2
+    assert [len(data.train_prompts), len(data.eval_prompts)] == [5, 3]
+
+
 def test_setup_twice_reads_once(monkeypatch):
     data = module()
     monkeypatch.setattr(Words, "examples", None)

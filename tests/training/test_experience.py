@@ -82,7 +82,7 @@ def experience(**fields):
 
 def test_a_reward_sees_a_row_with_its_own_prompt_and_length():
     made = rollouts()
-    for given in (made, made.mask_out(torch.tensor([True] * 4))):  # whatever the loss leaves out
+    for given in (made, made.leave_out(torch.tensor([True] * 4))):  # whatever the loss leaves out
         rows = [(s.row, s.prompt, s.target, s.completion) for s in samples_of(given)]
         assert rows == [
             (0, "long", "x", "a"),

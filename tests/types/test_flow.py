@@ -68,10 +68,10 @@ def test_what_a_sampler_may_not_return():
 def test_marks_add_up_and_leave_the_rows_where_they_are():
     rollouts = made()
     first, second = torch.tensor([True, False, False, False]), ~made().terminated
-    marked = rollouts.mask_out(first).mask_out(second).skip(first)
-    assert marked.masked.tolist() == [True, True, False, False]
+    marked = rollouts.leave_out(first).leave_out(second).skip(first)
+    assert marked.left_out.tolist() == [True, True, False, False]
     assert marked.skipped.tolist() == [True, False, False, False]
-    assert rollouts.masked is None
+    assert rollouts.left_out is None
     valid = torch.tensor([True, True, False, True])
     mask = marked.training_mask(Rewards([[1.0]] * 4, torch.ones(4), valid))
     assert mask.sum(-1).tolist() == [0, 0, 0, 3]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rlzoo.cli.commands.settle import settle
 from rlzoo.cli.parser import Parser
-from rlzoo.compare import command
+from rlzoo.compare import execution
 from rlzoo.compare.running import matrix
 from rlzoo.compare.running.matrix import ComparisonConfig
 from rlzoo.errors import UserError, nearest
 
-TASKS: tuple[command.Task, ...] = ("print_commands", "dry_run", "report_only")
+TASKS: tuple[execution.Task, ...] = ("print_commands", "dry_run", "report_only")
 """Options that stop short of training; if several are given, the first counts."""
 
 
@@ -28,11 +28,11 @@ def compare(args: Sequence[str]) -> None:
     if given.report_only and given.config is None and given.algorithms is None:
         if given.output_dir is None:
             raise UserError("--report_only: give --output_dir, or the --config of the comparison")
-        command.report(Path(given.output_dir))
+        execution.report(Path(given.output_dir))
         return
     asked = [task for task in TASKS if getattr(given, task)]
     task = asked[0] if asked else "train"
-    command.compare(comparison_of(given), settle, task, force=given.force)
+    execution.compare(comparison_of(given), settle, task, force=given.force)
 
 
 def arguments(args: Sequence[str]) -> argparse.Namespace:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlzoo.cli.parser import Parser
-from rlzoo.inspect.command import DEFAULT, Request, inspect_checkpoint
+from rlzoo.inspect.examination import DEFAULT, Request, inspect_checkpoint
 
 
 def inspect(args: Sequence[str]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from rlzoo.cli.commands.settle import settle
 from rlzoo.cli.parser import Parser
 from rlzoo.errors import UserError
-from rlzoo.plan.command import print_plan
 from rlzoo.plan.hardware import PRESETS, hardware
+from rlzoo.plan.words import print_plan
 
 
 def plan(args: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from rlzoo.inspect.frozen import Frozen, InspectedRun, freeze, inspected, move
 from rlzoo.inspect.gradients import cosines, gradients
 from rlzoo.inspect.picture import plot_inspection
 from rlzoo.inspect.tokens import Chosen, choose, find, look, ratio_summary, settings_of, summary
-from rlzoo.inspect.words import show
+from rlzoo.inspect.words import lines_of
 from rlzoo.training.checkpoint import read_checkpoint
 
 DEFAULT = ("GRPO", "GSPO", "CISPO")
@@ -152,5 +152,5 @@ def inspect_checkpoint(ckpt_path: str, request: Request, output_dir: Path) -> No
     # An objective of one's own may have settings of any type.
     write_json(output_dir / "inspect.json", found, default=str)
     plot_inspection(output_dir / "inspect.png", found)
-    print(show(found))
+    print(lines_of(found))
     print(f"everything, and a picture: {output_dir}/{{inspect.json, inspect.png}}")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny_runs import rlzoo
 
-from rlzoo.inspect.command import Request, examine
+from rlzoo.inspect.examination import Request, examine
 from rlzoo.inspect.frozen import freeze, inspected, move
 from rlzoo.inspect.gradients import dot, gradients
 from rlzoo.inspect.tokens import choose, find, look
