@@ -12,7 +12,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from rlzoo.callbacks.checkpoint import run_folder
+from rlzoo.callbacks.checkpoint import IterationCheckpoint, run_folder
 from rlzoo.callbacks.expert_loads import write_loads
 from rlzoo.callbacks.plots import plot_rewards
 from rlzoo.display.json_files import append_json_line, write_json
@@ -176,7 +176,8 @@ class Report(Callback):
             },
             f"{summary['algorithm']}, {done} iterations, seed {summary['seed']}",
         )
-        for line in closing(summary, folder):
+        kept = [c for c in trainer.checkpoint_callbacks if isinstance(c, IterationCheckpoint)]
+        for line in closing(summary, folder, saved=any(c.dirpath is None for c in kept)):
             log.info(line)
 
     def evaluate_last(self, trainer: Trainer, module: Any, done: int) -> None:
@@ -241,8 +242,14 @@ def time_shares(seconds: Mapping[str, float]) -> str:
     return ", ".join(f"{part} {share} %" for part, share in shares.items() if share)
 
 
-def closing(summary: dict[str, Any], folder: Path) -> list[str]:
-    """Return the last lines of a run: the figures, and where things are."""
+def closing(summary: dict[str, Any], folder: Path, *, saved: bool) -> list[str]:
+    """Return the last lines of a run: the figures, and where things are.
+
+    Args:
+        summary: What ``summary.json`` holds.
+        folder: Of the run.
+        saved: Whether checkpoints are kept there, the last of which may be yet to come.
+    """
 
     def number(key: str) -> str:
         return "n/a" if summary[key] is None else f"{summary[key]:.3f}"
@@ -254,7 +261,8 @@ def closing(summary: dict[str, Any], folder: Path) -> list[str]:
         there["TensorBoard log"] = "events.*"
     if (folder / "config.yaml").exists():
         there["configuration"] = "config.yaml"
-    there["checkpoints"] = "checkpoints"
+    if saved:
+        there["checkpoints"] = "checkpoints"
     return [
         f"held-out accuracy: sampled {number('accuracy_before')} -> {number('accuracy_after')}, "
         f"greedy {number('greedy_before')} -> {number('greedy_after')}",

@@ -26,6 +26,9 @@ def test_the_script_has_at_most_25_lines_and_trains(tmp_path):
     out = within(tmp_path, "train.py")
     before, after = re.search(r"held-out accuracy: sampled (\S+) -> (\S+),", out).groups()
     assert float(after) > float(before)
+    folder, names = re.search(r"^summary, .*: (\S+)/\{(.*)\}$", out, re.M).groups()
+    assert "checkpoints" in names
+    assert all(any((tmp_path / folder).glob(name)) for name in names.split(", "))
     shown = [line.split() for line in within(tmp_path, "prompts.py").splitlines()]
     assert len(shown) == 8
     assert all("".join(sorted(text[1:-1])) == target for text, target in shown)
